@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         "solve": lambda: solving.measure(chosen.runs),
         "judge": lambda: judging.measure(max(1, chosen.runs // 2)),
         "verify": lambda: verifying.measure(chosen.runs),
-        "up": lambda: upping.measure(cold=chosen.cold, again=max(1, chosen.runs // 2)),
+        "up": lambda: upping.measure(cold=chosen.cold, reruns=max(1, chosen.runs // 2)),
         "image": lambda: imaging.measure(max(1, chosen.runs // 2)),
         "watch": watching.measure,
     }
@@ -60,10 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _described(began: datetime, machine: dict[str, object]) -> str:
-    before, after = (", ".join(f"{x:.1f}" for x in machine[key]) for key in ("load_before", "load_after"))  # type: ignore[attr-defined]
+    load_before, load_after = (", ".join(f"{x:.1f}" for x in machine[key]) for key in ("load_before", "load_after"))  # type: ignore[attr-defined]
     return (
         f"{began:%Y-%m-%d %H:%M} UTC, {machine['cores']} cores, Python {machine['python']}; "
-        f"load (1, 5, 15 min) {before} before and {after} after."
+        f"load (1, 5, 15 min) {load_before} before and {load_after} after."
     )
 
 
@@ -76,8 +76,8 @@ def _keep(began: datetime, machine: dict[str, object], promises: list[Promise], 
 
 
 def _write_docs(text: str) -> None:
-    before, _, rest = DOCS.read_text().partition(BEGIN)
-    DOCS.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+    head, _, tail = DOCS.read_text().partition(BEGIN)
+    DOCS.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         run(self.down, env=self._environment)
         label = f"label=gpuprov.cluster={self.name}"
-        if left := run(["podman", "ps", "--all", "--quiet", "--filter", label], env=self._environment).stdout.split():
-            raise Failed(f"`down` left {len(left)} containers of {self.root}")
+        if leftover := run(
+            ["podman", "ps", "--all", "--quiet", "--filter", label], env=self._environment
+        ).stdout.split():
+            raise Failed(f"`down` left {len(leftover)} containers of {self.root}")
         shutil.rmtree(self.folder)

@@ -40,7 +40,7 @@ def measure(runs: int) -> list[Promise]:
     verdicts: dict[str, object] = {}
     with base, golden:
         base.warm_cache()
-        made = run([str(GPUPROV), "image", "build", str(recipe), "--sandbox", "--yes", "--json"], env=BARE)
+        image_build = run([str(GPUPROV), "image", "build", str(recipe), "--sandbox", "--yes", "--json"], env=BARE)
         try:
             for name, fleet in (("base", base), ("golden", golden)) * runs:
                 done = run(fleet.up, env=BARE)
@@ -49,7 +49,7 @@ def measure(runs: int) -> list[Promise]:
                 stages[name].append(json.loads(done.stdout)["seconds"])
                 verdicts[name] = _verdict(done.stdout)
         finally:  # with the fleets' folders goes what knows of it
-            run(["podman", "rmi", "--force", *json.loads(made.stdout)["targets"]["p4d"]["ids"].values()])
+            run(["podman", "rmi", "--force", *json.loads(image_build.stdout)["targets"]["p4d"]["ids"].values()])
     if verdicts["base"] != verdicts["golden"]:
         raise Failed("a fleet of the golden image has another verdict than one of the base image")
     first, second = (Timing(tuple(seconds[name])) for name in ("base", "golden"))
@@ -57,7 +57,7 @@ def measure(runs: int) -> list[Promise]:
         Promise(
             f"`up`, {NODES} p4d nodes, from a golden image", f"at most {SHARE:.2f} × from the base image",
             f"{second} against {first}", second.median / first.median, SHARE,
-            numbers={"base": first.runs, "golden": second.runs, "build": made.seconds, "stages": stages},
+            numbers={"base": first.runs, "golden": second.runs, "build": image_build.seconds, "stages": stages},
         )
     ]  # fmt: skip
 

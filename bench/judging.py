@@ -35,8 +35,8 @@ def measure(runs: int) -> list[Promise]:
     """A process of its own for each run. Bundles of healthy nodes are in its memory, as after the last answer came
     over ssh: what is measured is reading, judging, and writing all three reports."""
     done = [run([sys.executable, "-c", ONCE], weigh=True) for _ in range(runs)]
-    took = Timing(tuple(float(one.stdout.split()[0]) for one in done))
-    checks, peak = int(done[0].stdout.split()[1]), max(one.peak_mib for one in done)
+    took = Timing(tuple(float(run_result.stdout.split()[0]) for run_result in done))
+    checks, peak = int(done[0].stdout.split()[1]), max(run_result.peak_mib for run_result in done)
     return [
         Promise(
             f"{NODES:,} nodes from facts to report", f"at most {LIMIT_S:g} s", f"{took}, {checks} checks each",

@@ -28,8 +28,8 @@ class Timing:
     def __str__(self) -> str:
         if len(self.runs) == 1:
             return f"{_seconds(self.runs[0])} s"
-        least, most = _seconds(min(self.runs)), _seconds(max(self.runs))
-        return f"{_seconds(self.median)} s ({least} to {most}, {len(self.runs)} runs)"
+        shortest, longest = _seconds(min(self.runs)), _seconds(max(self.runs))
+        return f"{_seconds(self.median)} s ({shortest} to {longest}, {len(self.runs)} runs)"
 
 
 def _seconds(value: float) -> str:
@@ -108,12 +108,12 @@ def _descendants(root: int) -> list[int]:
         except OSError:
             continue
         children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, queue = [], [root]
+    descendants, queue = [], [root]
     while queue:
         pid = queue.pop()
-        found.append(pid)
+        descendants.append(pid)
         queue += children.get(pid, [])
-    return found
+    return descendants
 
 
 def _pss_mib(pid: int) -> float:

@@ -15,16 +15,18 @@ from provisioner.stack.models import BaseImage
 
 
 def main(file: str) -> None:
-    wanted, known = spec.load(file), catalog.load()
+    cluster_spec, known = spec.load(file), catalog.load()
     groups = []
-    for name, solved in stack.solve(wanted).items():
-        group = wanted.groups[name]
+    for name, solved in stack.solve(cluster_spec).items():
+        group = cluster_spec.groups[name]
         machine = known.machine(group.machine)
-        groups.append(PlannedGroup(name, wanted.site_of(name), group, machine, known.gpu(machine.gpu_model), solved))
-    site = next(iter(wanted.sites))
+        groups.append(
+            PlannedGroup(name, cluster_spec.site_of(name), group, machine, known.gpu(machine.gpu_model), solved)
+        )
+    site = next(iter(cluster_spec.sites))
     images = {group.stack.os: BaseImage(id="ami-0123456789abcdef0", why="bench") for group in groups}
-    plan = Plan(spec=wanted, groups=tuple(groups), simulated=False, bases={site: images})
-    module = Aws(Place(wanted.name, site, wanted.sites[site], Path())).module
+    plan = Plan(spec=cluster_spec, groups=tuple(groups), simulated=False, bases={site: images})
+    module = Aws(Place(cluster_spec.name, site, cluster_spec.sites[site], Path())).module
     names = len(plan.nodes())
     text = main_tf(plan, site, module, ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab")
     print(json.dumps({"nodes": names, "characters": len(text)}))

@@ -20,20 +20,20 @@ SECOND = 0.10
 SECOND_OF_SIXTEEN = 0.05
 
 
-def measure(*, cold: bool, again: int) -> list[Promise]:
-    """Four p4d nodes: the first `up`, `again` more with nothing to do, and what all of it weighs."""
-    found = _cold() if cold else []
+def measure(*, cold: bool, reruns: int) -> list[Promise]:
+    """Four p4d nodes: the first `up`, `reruns` more with nothing to do, and what all of it weighs."""
+    promises = _cold() if cold else []
     with Fleet.of_example("aws-p4d", NODES) as fleet:
         fleet.warm_cache()
         first = run(fleet.up, weigh=True)
-        second = Timing(tuple(run(fleet.up).seconds for _ in range(again)))
+        second = Timing(tuple(run(fleet.up).seconds for _ in range(reruns)))
         changes = json.loads(run(fleet.up).stdout)["changes"]
         nodes = _nodes_mib(fleet.name)
     if changes != {"resources": 0, "configured": 0}:
         raise AssertionError(f"a second `up` changed something: {changes}")
     total = first.peak_mib + nodes
     return [
-        *found,
+        *promises,
         Promise(
             f"`up`, {NODES} p4d nodes, image cached", f"at most {WARM_S:g} s", f"{first.seconds:.1f} s",
             first.seconds, WARM_S, unit="s",
@@ -50,7 +50,7 @@ def measure(*, cold: bool, again: int) -> list[Promise]:
     ]  # fmt: skip
 
 
-def again(fleet: Fleet, first: Done, nodes: int, runs: int) -> Promise:
+def measure_rerun(fleet: Fleet, first: Done, nodes: int, runs: int) -> Promise:
     """`up` on a fleet that its first `up` has just made: what asking every node and finding nothing costs."""
     seconds = []
     for _ in range(runs):

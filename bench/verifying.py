@@ -33,10 +33,10 @@ OF_BARE_SSH, FASTER_THAN_ONE_BY_ONE = 2.0, 20.0
 
 def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
     if fleet is None:
-        with Fleet.of_example(EXAMPLE, NODES) as made:
-            made.warm_cache()
-            first = run(made.up)
-            return [upping.again(made, first, NODES, runs), *measure(runs, fleet=made)]
+        with Fleet.of_example(EXAMPLE, NODES) as example_fleet:
+            example_fleet.warm_cache()
+            first = run(example_fleet.up)
+            return [upping.measure_rerun(example_fleet, first, NODES, runs), *measure(runs, fleet=example_fleet)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # testinfra starts `ansible` by name
     same = json.dumps(_commands(fleet))
     environment = {"BENCH_EXPECTED": json.dumps(_expected(fleet)), "BENCH_COMMANDS": same, "PATH": path}
@@ -97,19 +97,19 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
 def _far(fleet: Fleet) -> Iterator[None]:
     """The same nodes, AWAY_MS away: for everybody who goes by gpuprov's ssh configuration."""
     config = fleet.root / "ssh" / "config"
-    near = config.read_text()
+    original = config.read_text()
     relay = f"  ProxyCommand env PYTHONPATH={ROOT} {sys.executable} -m bench.far %h {AWAY_MS}\n"
-    far = re.sub(r"(?m)^  HostName .*\n", lambda found: found[0] + relay, near)
+    far = re.sub(r"(?m)^  HostName .*\n", lambda match: match[0] + relay, original)
     names = [node["name"] for node in json.loads((fleet.root / "nodes.json").read_text())]
     try:
-        for text in (far, near):
+        for text in (far, original):
             for name in names:  # a connection that is open stays as near as it was
                 subprocess.run(["ssh", "-F", str(config), "-O", "exit", name], capture_output=True, check=False)
             config.write_text(text)
             if text is far:
                 yield
     finally:
-        config.write_text(near)
+        config.write_text(original)
 
 
 def _commands(fleet: Fleet) -> list[list[str]]:
@@ -132,11 +132,11 @@ def _commands(fleet: Fleet) -> list[list[str]]:
         "container-images.json": ["docker", "image", "inspect", *images],
     }
     tools = [FILES[name] for name in request.files]
-    wanted = [list(tool.command) or more.get(tool.file) for tool in tools]
+    tool_commands = [list(tool.command) or more.get(tool.file) for tool in tools]
     files += [path for tool in tools for path in tool.paths]
-    beside = [host_disks.DF, host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
+    host_commands = [host_disks.DF, host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
     read = [["cat", file] for file in files]
-    return [argv for argv in (*wanted, *beside, *read) if argv]
+    return [argv for argv in (*tool_commands, *host_commands, *read) if argv]
 
 
 def _expected(fleet: Fleet) -> dict[str, object]:

@@ -110,10 +110,10 @@ def _read(url: str) -> list[Promise]:
     if not answering or float(answering[0]["value"][1]) < 2 * NODES:
         raise Failed(f"{answering} of {2 * NODES} exporters answer: the machine is too slow for this bench")
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        own = answer.read().decode()
-    series = _sum(own, "prometheus_tsdb_head_series")
-    memory_gib = _sum(own, "process_resident_memory_bytes") / 2**30
-    rules_s = _sum(own, "prometheus_rule_group_last_duration_seconds")
+        metrics_text = answer.read().decode()
+    series = _sum(metrics_text, "prometheus_tsdb_head_series")
+    memory_gib = _sum(metrics_text, "process_resident_memory_bytes") / 2**30
+    rules_s = _sum(metrics_text, "prometheus_rule_group_last_duration_seconds")
     scrape_s = float(prometheus.query(url, "quantile(0.99, scrape_duration_seconds)")[0]["value"][1])
     samples = float(prometheus.query(url, "sum(scrape_samples_scraped)")[0]["value"][1])
     text = f"{series / NODES:,.0f} series a node, {samples / SCRAPE_S:,.0f} samples a second"

@@ -111,8 +111,8 @@ def _entry(check: Check) -> Iterator[str]:
     """What a person on call needs of a check, a line each."""
     step = f"[{check.action}](README.md#{check.action})"
     yield f"- severity: {check.severity}; level: {check.level}; usual next step: {step}"
-    if seen := by_hand(check):
-        yield "- see it by hand: " + ", ".join(f"`{command}`" for command in seen)
+    if commands := by_hand(check):
+        yield "- see it by hand: " + ", ".join(f"`{command}`" for command in commands)
     if check.follows:
         yield "- look first at: " + ", ".join(f"[{other}]({_link(other)})" for other in check.follows)
     files = [f"`{need}`" for need in check.needs if need != "gpus"]

@@ -44,8 +44,8 @@ class Table:
     def placed(self) -> str:
         """The page's text with the table as the code has it now."""
         begin, end = f"<!-- {self.name}: begin -->", f"<!-- {self.name}: end -->"
-        before, rest = self.page.read_text(encoding="utf-8").split(begin)
-        return f"{before}{begin}\n{self.rows()}\n{end}{rest.split(end)[1]}"
+        head, tail = self.page.read_text(encoding="utf-8").split(begin)
+        return f"{head}{begin}\n{self.rows()}\n{end}{tail.split(end)[1]}"
 
 
 def faults() -> str:
@@ -70,14 +70,14 @@ def machines() -> str:
             }
         )
         stack = solve(spec)["all"]
-        beside = {
+        features = {
             "fabric manager": machine.fabric_manager_required, "nvlsm": machine.subnet_manager_required,
             "IMEX": machine.imex_required, f"EFA {stack.efa}": stack.efa, f"ROCm {stack.rocm}": stack.rocm,
         }  # fmt: skip
         cells = (
             f"`{machine.name}`", machine.gpu_model, stack.os, stack.driver or "", stack.kernel_modules or "",
             stack.cuda_toolkit or "", stack.nccl or "", (stack.pytorch or "").split("+", 1)[0],
-            ", ".join(name for name, there in beside.items() if there),
+            ", ".join(name for name, present in features.items() if present),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -89,7 +89,10 @@ _ROW = re.compile(r"^\| `([^`]+)` \|.*$", re.M)
 
 def keys(provider: str) -> str:
     """The rows of docs/reference/cluster-yaml.md that a file with sites of this provider alone can have."""
-    models = {get_args(one.model_fields["provider"].annotation): one for one in folders.models("site", Site)}
+    models = {
+        get_args(site_model.model_fields["provider"].annotation): site_model
+        for site_model in folders.models("site", Site)
+    }
     model = models[provider,]
     known = {f"{SITE}{key}" for key in schema.key_names(model.model_json_schema())}
     page = (REFERENCE / "cluster-yaml.md").read_text(encoding="utf-8").partition("## Every key")[2]

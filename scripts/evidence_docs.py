@@ -13,7 +13,7 @@ from pathlib import Path
 from provisioner import catalog
 from provisioner.catalog.limits import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
 from provisioner.catalog.models import Basis
-from provisioner.sandbox.sources import shown
+from provisioner.sandbox.sources import source_rows
 from provisioner.stack.facts import rows
 from provisioner.verify.check import Check
 from provisioner.verify.expectations import expect
@@ -39,7 +39,7 @@ def text() -> str:
             *_limits(catalogue.limit_rows.items()),
             *_ceilings(catalogue.ceiling_rows),
             *_repositories(),
-            *_shown(),
+            *_simulated_texts(),
         ]
     )
 
@@ -51,7 +51,9 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
         "expected values of machine types": sum(_of_machines().values(), Counter[Basis]()),
         "limits of a machine type": Counter(row.basis for row in limits),
         "limits of every machine": Counter(row.basis for row in ceilings),
-        "texts of simulated nodes": Counter(row.basis.replace("simulated", "unverified") for row in shown().values()),
+        "texts of simulated nodes": Counter(
+            row.basis.replace("simulated", "unverified") for row in source_rows().values()
+        ),
     }
     lines = [BEGINS, "", "| | measured | documented | unverified |", "| --- | --- | --- | --- |"]
     for name, counts in rows.items():
@@ -62,13 +64,13 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
 @cache
 def _of_machines() -> dict[str, Counter[Basis]]:
     """Field of Expected that follows from a machine's row → its basis over the machine types that have the value."""
-    known, found = catalog.load(), {field: Counter[Basis]() for field in FROM_ROW}
+    known, bases = catalog.load(), {field: Counter[Basis]() for field in FROM_ROW}
     for machine in known.machines():
         want = expect(machine, known.gpu(machine.gpu_model), None, None, known)
         for field, basis in want.basis.items():
             if getattr(want, field) not in (None, False, 0, "", "none", (), {}):
-                found[field][basis] += 1
-    return found
+                bases[field][basis] += 1
+    return bases
 
 
 def _expectations() -> list[str]:
@@ -93,9 +95,9 @@ def _checks(checks: Iterable[Check]) -> list[str]:
         if check.severity == "fatal":
             source = f"capture `{check.measured}`" if check.measured else check.documented
             lines.append(f"| `{check.id}` | {check.basis} | {source} |")
-    others = Counter(c.id.partition(".")[0] for c in checks if c.severity != "fatal" and c.basis == "unverified")
+    counts = Counter(c.id.partition(".")[0] for c in checks if c.severity != "fatal" and c.basis == "unverified")
     lines += ["", "## Unverified warnings", "", UNVERIFIED, "", "| area | unverified checks |", "| --- | --- |"]
-    return [*lines, *(f"| [{area}](runbook/{area}.md) | {others[area]} |" for area in sorted(others)), ""]
+    return [*lines, *(f"| [{area}](runbook/{area}.md) | {counts[area]} |" for area in sorted(counts)), ""]
 
 
 def _limits(rows: Iterable[tuple[str, tuple[Limit, ...]]]) -> list[str]:
@@ -105,7 +107,9 @@ def _limits(rows: Iterable[tuple[str, tuple[Limit, ...]]]) -> list[str]:
         for row in limits:
             name = f"{test}, {row.way}" if isinstance(row, CopyLimit | ScratchLimit | GpuLimit) else test
             unit = "TFLOP/s" if name == "gpus, compute" else UNITS[test]
-            machines = ", ".join(f"`{one}`" for one in (row.gpus if isinstance(row, GpuLimit) else row.machines))
+            machines = ", ".join(
+                f"`{machine}`" for machine in (row.gpus if isinstance(row, GpuLimit) else row.machines)
+            )
             lines.append(f"| {name} | {machines} | {row.threshold:g} {unit} | {row.basis} | {row.source} |")
     return [*lines, ""]
 
@@ -133,10 +137,10 @@ def _repositories() -> list[str]:
     return [*lines, ""]
 
 
-def _shown() -> list[str]:
+def _simulated_texts() -> list[str]:
     lines = ["## What simulated nodes show of real software", "", "| what | where | rests on | source |"]
     lines.append("| --- | --- | --- | --- |")
-    lines += [f"| {row.name} | {row.as_} | {row.basis} | {_one_line(row.source)} |" for row in shown().values()]
+    lines += [f"| {row.name} | {row.as_} | {row.basis} | {_one_line(row.source)} |" for row in source_rows().values()]
     return [*lines, ""]
 
 

@@ -36,23 +36,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--index", default=None, help="address of an index that answers <index>/<project>/json")
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where something is new")
-    words = parser.parse_args()
-    index = words.index or pips_index()
+    options = parser.parse_args()
+    index = options.index or pips_index()
     today, changed = datetime.now(UTC).date(), False
     for name, renew in (
         ("frameworks.yaml", lambda text: renewed(text, project(index, "torch"), today)),
         ("nvidia.yaml", lambda text: renewed_nccl(text, {k: project(index, v) for k, v in NCCL_WHEELS.items()}, today)),
     ):
         file = DATA / name
-        before = file.read_text(encoding="utf-8")
-        after = renew(before)
+        current = file.read_text(encoding="utf-8")
+        after = renew(current)
         sys.stdout.writelines(
-            difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, f"{name}, renewed")
+            difflib.unified_diff(current.splitlines(True), after.splitlines(True), name, f"{name}, renewed")
         )
-        changed = changed or after != before
-        if not words.check:
+        changed = changed or after != current
+        if not options.check:
             file.write_text(after, encoding="utf-8")
-    return int(words.check and changed)
+    return int(options.check and changed)
 
 
 def pips_index() -> str:
@@ -67,8 +67,8 @@ def project(index: str, name: str) -> dict[str, Any]:
     if not index.startswith(("https://", "http://127.0.0.1:")):
         raise SystemExit(f"{index}: the index has to be read over https")
     with urllib.request.urlopen(f"{index.rstrip('/')}/{name}/json", timeout=DEADLINE) as answer:  # noqa: S310 (above)
-        found: dict[str, Any] = json.load(answer)
-        return found
+        document: dict[str, Any] = json.load(answer)
+        return document
 
 
 def renewed(text: str, torch: Mapping[str, Any], today: date) -> str:
@@ -77,7 +77,7 @@ def renewed(text: str, torch: Mapping[str, Any], today: date) -> str:
     if section is None:
         raise SystemExit(f"{DATA} has no rows of pytorch")
     rows = {match[1]: line for line in section[1].splitlines() if (match := re.search(r'version: "([^"]+)"', line))}
-    newest, told = str(torch["info"]["version"]), requires(torch["info"].get("requires_dist") or [])
+    newest, requirements = str(torch["info"]["version"]), requires(torch["info"].get("requires_dist") or [])
     for version in sorted(torch["releases"], key=Version):
         pythons = span(torch["releases"][version])
         if Version(version) < SINCE or Version(version).is_prerelease or not pythons:
@@ -90,7 +90,7 @@ def renewed(text: str, torch: Mapping[str, Any], today: date) -> str:
             row = rows[last].replace(f'version: "{last}"', f'version: "{version}"')
             rows[version] = re.sub(r'source: "[^"]*"', f'source: "{source}"', row)
         rows[version] = re.sub(r'python: "[^"]*"', f'python: "{pythons}"', rows[version])
-    for key, value in told.items():
+    for key, value in requirements.items():
         if newest in rows and f'{key}: "' in rows[newest]:
             rows[newest] = re.sub(rf'\b{key}: "[^"]*"', f'{key}: "{value}"', rows[newest])
         elif newest in rows:
@@ -108,20 +108,22 @@ def renewed_nccl(text: str, wheels: Mapping[int, Mapping[str, Any]], today: date
     oldest = min(map(Version, rows))
     majors: dict[str, list[int]] = {}
     dates: dict[str, str] = {}
-    for major, told in wheels.items():
-        for version, files in told["releases"].items():
-            whole = [one for one in files if not one.get("yanked") and "x86_64" in one["filename"]]
-            if not whole or not re.fullmatch(r"[0-9.]+", version) or Version(version) < oldest:
+    for major, project_document in wheels.items():
+        for version, files in project_document["releases"].items():
+            usable_wheels = [file for file in files if not file.get("yanked") and "x86_64" in file["filename"]]
+            if not usable_wheels or not re.fullmatch(r"[0-9.]+", version) or Version(version) < oldest:
                 continue
             majors.setdefault(version, []).append(major)
-            first = min(str(one["upload_time"])[:10] for one in whole)
+            first = min(str(wheel["upload_time"])[:10] for wheel in usable_wheels)
             dates[version] = min(dates.get(version, first), first)
     for version, known in majors.items():
         cuda = f'cuda: ">={min(known)},<{max(known) + 1}"'
         if version in rows:
             rows[version] = re.sub(r'cuda: "[^"]*"', cuda, rows[version])
             continue
-        source = f"releases of the wheels {', '.join(NCCL_WHEELS[one] for one in sorted(known))} ({today})"
+        source = (
+            f"releases of the wheels {', '.join(NCCL_WHEELS[cuda_major] for cuda_major in sorted(known))} ({today})"
+        )
         rows[version] = (
             f'  - {{version: "{version}", released: "{dates[version]}", needs: {{{cuda}}}, source: "{source}"}}'
         )
@@ -140,22 +142,22 @@ def _with_rows(text: str, section: re.Match[str], rows: Mapping[str, str], today
 def span(files: list[Mapping[str, Any]]) -> str:
     """The oldest and newest Python of a release's wheels for Linux on x86-64 ("3.9-3.13"); "" where it has none."""
     names = [str(f["filename"]) for f in files if not f.get("yanked")]
-    found = {
+    versions = {
         (int(m[1]), int(m[2]))
         for name in names
         if "linux" in name and "x86_64" in name and (m := re.search(r"-cp(\d)(\d+)-cp", name))
     }
-    return "{}.{}-{}.{}".format(*min(found), *max(found)) if found else ""
+    return "{}.{}-{}.{}".format(*min(versions), *max(versions)) if versions else ""
 
 
 def requires(lines: list[str]) -> dict[str, str]:
     """NCCL and cuDNN that a wheel asks for."""
-    found = {}
+    pins = {}
     for key, name in (("nccl", "nvidia-nccl"), ("cudnn", "nvidia-cudnn")):
         for line in lines:
             if match := re.match(rf"{name}-cu\d+\s*\(?==\s*([\d.]+)", line):
-                found[key] = match[1]
-    return found
+                pins[key] = match[1]
+    return pins
 
 
 if __name__ == "__main__":

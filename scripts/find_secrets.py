@@ -33,14 +33,14 @@ def main(accept: bool) -> int:
     detectors = [c for c in classes if c.__name__ not in OTHER]
     patterns = [pattern for detector in detectors for pattern in detector().denylist]
     with transient_settings({"plugins_used": [{"name": detector.__name__} for detector in detectors]}):
-        found = SecretsCollection()
+        secrets = SecretsCollection()
         for name in suspects(patterns):
-            found.scan_file(name)
+            secrets.scan_file(name)
         if accept:
-            BASELINE.write_text(json.dumps(baseline.format_for_output(found), indent=1) + "\n", encoding="utf-8")
+            BASELINE.write_text(json.dumps(baseline.format_for_output(secrets), indent=1) + "\n", encoding="utf-8")
             return 0
         known = baseline.load(baseline.load_from_file(str(BASELINE)))
-        unknown = found - known
+        unknown = secrets - known
     for name, secret in unknown:
         print(f"{name}:{secret.line_number}: {secret.type}: take it out and revoke it; where it is none: --accept")
     return 1 if unknown else 0
@@ -49,13 +49,13 @@ def main(accept: bool) -> int:
 def suspects(patterns: Sequence[re.Pattern[str]]) -> list[str]:
     """Files in which one of the patterns is found somewhere."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, check=True)
-    found = []
+    files = []
     for name in filter(None, listed.stdout.decode().split("\0")):
         if Path(name).is_file() and name != str(BASELINE):
             text = Path(name).read_bytes().decode("utf-8", "replace")
             if any(pattern.search(text) for pattern in patterns):
-                found.append(name)
-    return found
+                files.append(name)
+    return files
 
 
 if __name__ == "__main__":

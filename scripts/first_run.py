@@ -51,9 +51,9 @@ class Run:
         self.flags = ["--sandbox" if sandbox else "--no-sandbox"]
         self.sandbox = sandbox
 
-    def gpuprov(self, command: str, *words: str, ask: bool = True, sandbox: bool = True) -> list[str]:
+    def gpuprov(self, command: str, *arguments: str, ask: bool = True, sandbox: bool = True) -> list[str]:
         flags = [*(self.flags if sandbox else ()), *(() if ask else ("--yes",))]
-        return ["gpuprov", command, str(self.file), *words, *flags]
+        return ["gpuprov", command, str(self.file), *arguments, *flags]
 
     def call(self, argv: list[str], *, may_fail: bool = False) -> int:
         """Run it in the foreground, so that Ctrl-C reaches it. Raises KeyboardInterrupt once it has ended by that."""
@@ -63,9 +63,9 @@ class Run:
         return code
 
     def answer(self, argv: list[str]) -> Any:
-        code, said = self._run(argv, subprocess.PIPE)
+        code, output = self._run(argv, subprocess.PIPE)
         try:
-            return json.loads(said)
+            return json.loads(output)
         except ValueError:
             raise SystemExit(f"`{shlex.join(argv[:2])}` ended with {code} and gave no document") from None
 
@@ -78,13 +78,13 @@ class Run:
             raise SystemExit(f"`{shlex.join(argv[:2])}` could not be started: {error}") from None
         self.note(child=process.pid, began=_began(process.pid))
         try:
-            said, _ = process.communicate()
+            output, _ = process.communicate()
         except KeyboardInterrupt:
             process.communicate()
             raise
         finally:
             self.note(child=None)
-        return process.returncode, said or ""
+        return process.returncode, output or ""
 
     @property
     def switch(self) -> Path:
@@ -95,9 +95,9 @@ class Run:
         its deadline all the same."""
         with contextlib.suppress(OSError, ValueError):
             state = json.loads(self.switch.read_text()) | changes
-            beside = self.switch.with_suffix(".new")
-            beside.write_text(json.dumps(state))
-            beside.replace(self.switch)
+            new_file = self.switch.with_suffix(".new")
+            new_file.write_text(json.dumps(state))
+            new_file.replace(self.switch)
 
 
 def start_switch(run: Run, seconds: float) -> subprocess.Popen[bytes]:
@@ -129,7 +129,7 @@ def finish(run: Run) -> None:
     pid, began, removal = 0, "", run.gpuprov("down", ask=False)
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         state = json.loads(run.switch.read_text())
-        removal = [str(word) for word in state["down"]]
+        removal = [str(argument) for argument in state["down"]]
         pid, began = state["switch"], state["switch_began"]
     if began and _began(pid) == began:
         say(f"first_run: a run before goes on (process {pid} is its switch); see {run.folder / LOG}", error=True)
@@ -147,8 +147,8 @@ def switch(file: Path) -> int:
     time has passed (a clock that was set back)."""
     state = json.loads(file.read_text())
     end = time.monotonic() + state["seconds"]
-    while (left := min(state["at"] - time.time(), end - time.monotonic())) > 0:
-        time.sleep(min(1.0, left))
+    while (remaining_s := min(state["at"] - time.time(), end - time.monotonic())) > 0:
+        time.sleep(min(1.0, remaining_s))
         with contextlib.suppress(OSError, ValueError):  # without its file it still knows what to remove
             state |= json.loads(file.read_text())
     say(f"{time.ctime()}: the time is over: the fleet is removed")
@@ -245,15 +245,17 @@ def main() -> int:
     parser.add_argument("--sandbox", action="store_true", help="run it in the sandbox: nothing real is proven")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--switch", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.switch:
-        return switch(given.switch)
-    if given.file is None or not given.file.is_file():
-        parser.error(f"{given.file or 'FILE'}: no such file")
+    options = parser.parse_args()
+    if options.switch:
+        return switch(options.switch)
+    if options.file is None or not options.file.is_file():
+        parser.error(f"{options.file or 'FILE'}: no such file")
     if not shutil.which("gpuprov"):
         parser.error("there is no gpuprov in PATH: in its checkout `pip install .`, or `source .venv/bin/activate`")
     run = Run(
-        given.file, sandbox=given.sandbox, folder=given.folder or given.file.parent / f"{given.file.stem}.first-run"
+        options.file,
+        sandbox=options.sandbox,
+        folder=options.folder or options.file.parent / f"{options.file.stem}.first-run",
     )
     try:
         run.folder.mkdir(exist_ok=True)
@@ -266,54 +268,56 @@ def main() -> int:
     try:
         if run.switch.exists():
             finish(run)
-        told = asked(parser, given, run)
+        fleet_terms = confirm_terms(parser, options, run)
     except KeyboardInterrupt:
         say("\nfirst_run: interrupted; nothing was made", error=True)
         return 130
-    if told is None:
+    if fleet_terms is None:
         say("first_run: nothing was made", error=True)
         return 1
-    return hour_of(run, *told)
+    return hour_of(run, *fleet_terms)
 
 
-def asked(parser: argparse.ArgumentParser, given: argparse.Namespace, run: Run) -> tuple[str, float, bool] | None:
+def confirm_terms(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, run: Run
+) -> tuple[str, float, bool] | None:
     """What is read of the file and asked of its owner before anything is made: machine, minutes, whether it is a
     cloud's; None where the answer is no."""
     say("\n== the file, and what it may cost")
     run.call(run.gpuprov("validate", sandbox=False))
-    cost = run.answer(["gpuprov", "cost", str(run.file), "--json", *(["--offline"] if given.sandbox else [])])
+    cost = run.answer(["gpuprov", "cost", str(run.file), "--json", *(["--offline"] if options.sandbox else [])])
     try:
         machine = str(cost["groups"][0]["machine"])
         owned = all(group["provider"] == "baremetal" for group in cost["groups"])
         sums = cost["totals"]["on_demand"]["sums"]  # on demand is the most: spot does not exceed it
-        hour = given.price or (amount(sums[0]["hour"]) if len(sums) == 1 else None)
+        hour = options.price or (amount(sums[0]["hour"]) if len(sums) == 1 else None)
     except (LookupError, TypeError, ValueError):
-        if given.price is None:
+        if options.price is None:
             parser.error("`gpuprov cost` gave no price that can be read: --price AMOUNT says what an hour costs")
         raise SystemExit("`gpuprov cost` gave no document of a fleet") from None
-    minutes = given.hours * 60
-    if not owned and not given.sandbox:
+    minutes = options.hours * 60
+    if not owned and not options.sandbox:
         if hour is None:
             parser.error(
                 "what an hour costs is not known: --price AMOUNT says so, and --budget AMOUNT what it may cost"
             )
-        if given.budget is None:
+        if options.budget is None:
             parser.error(f"--budget AMOUNT says what it may cost; an hour costs {hour:.2f} at most")
         if minutes < LEAST_MIN:
-            parser.error(f"--hours {given.hours:g} is {minutes:.0f} minutes; it takes {LEAST_MIN:.0f}")
-        minutes = min(minutes, given.budget / hour * 60)
+            parser.error(f"--hours {options.hours:g} is {minutes:.0f} minutes; it takes {LEAST_MIN:.0f}")
+        minutes = min(minutes, options.budget / hour * 60)
         if minutes < LEAST_MIN:
             parser.error(
-                f"{given.budget:.2f} buys {minutes:.0f} minutes of {hour:.2f} an hour; it takes {LEAST_MIN:.0f}"
+                f"{options.budget:.2f} buys {minutes:.0f} minutes of {hour:.2f} an hour; it takes {LEAST_MIN:.0f}"
             )
     say("\n== what would keep it from working")
     run.call(run.gpuprov("lock"))
     run.call(run.gpuprov("plan"))
-    most = f", at most {hour * minutes / 60:.2f}" if hour and not given.sandbox else ""
-    say(f"\nat most {minutes:.0f} minutes{most}; then everything is removed, by a process that outlives this terminal")
+    bound = f", at most {hour * minutes / 60:.2f}" if hour and not options.sandbox else ""
+    say(f"\nat most {minutes:.0f} minutes{bound}; then everything is removed, by a process that outlives this terminal")
     with contextlib.suppress(EOFError):
-        if given.yes or input("go on? [y/N] ").strip().lower() in ("y", "yes"):
-            return machine, minutes, not owned and not given.sandbox
+        if options.yes or input("go on? [y/N] ").strip().lower() in ("y", "yes"):
+            return machine, minutes, not owned and not options.sandbox
     return None
 
 

@@ -52,24 +52,26 @@ def unpacked(archive: Path, folder: Path) -> dict[str, Any]:
                 if not (info.isfile() or info.isdir()):
                     raise ValueError(f"{info.name} is a link or a device")
             packed.extractall(folder, filter="data")
-        told = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        if told["schema"] != 1 or not isinstance(told["simulated"], bool):
+        evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        if evidence["schema"] != 1 or not isinstance(evidence["simulated"], bool):
             raise ValueError("of another schema")
-        if not re.fullmatch(r"\d{4}-\d\d-\d\d", told["date"]) or not isinstance(told["machine"], str):
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", evidence["date"]) or not isinstance(evidence["machine"], str):
             raise ValueError("no date, or no machine")
-        if not all(isinstance(node, dict) for node in told["nodes"]) or not isinstance(told["nodes"], list):
+        if not all(isinstance(node, dict) for node in evidence["nodes"]) or not isinstance(evidence["nodes"], list):
             raise ValueError("its nodes are missing")
-        return dict(told)
+        return dict(evidence)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, ValueError, KeyError, TypeError,
             RecursionError) as error:  # fmt: skip
         raise SystemExit(printable(f"{archive}: no evidence of a first run: {error}")) from None
 
 
-def of_nodes(folder: Path, told: dict[str, Any], machine: Machine, gpu: Gpu) -> tuple[dict[str, list[Observed]], int]:
+def of_nodes(
+    folder: Path, evidence: dict[str, Any], machine: Machine, gpu: Gpu
+) -> tuple[dict[str, list[Observed]], int]:
     """Key → what each healthy node of this machine type shows of it, and how many such nodes there are."""
-    found: dict[str, list[Observed]] = {}
+    observations: dict[str, list[Observed]] = {}
     healthy = 0
-    for number, node in enumerate(told["nodes"]):
+    for number, node in enumerate(evidence["nodes"]):
         if node.get("ok") is not True:
             print(f"node {number} was not healthy: it proves nothing")
             continue
@@ -77,9 +79,9 @@ def of_nodes(folder: Path, told: dict[str, Any], machine: Machine, gpu: Gpu) -> 
             print(printable(f"node {number} is {node['machine']}: it proves nothing of {machine.name}"))
             continue
         healthy += 1
-        for one in observed(read(Bundle.read(folder / f"node-{number}")), machine, gpu):
-            found.setdefault(one.key, []).append(one)
-    return found, healthy
+        for observation in observed(read(Bundle.read(folder / f"node-{number}")), machine, gpu):
+            observations.setdefault(observation.key, []).append(observation)
+    return observations, healthy
 
 
 def main() -> int:
@@ -87,25 +89,27 @@ def main() -> int:
     parser.add_argument("archive", type=Path)
     parser.add_argument("--write", action="store_true", help="write what is confirmed into the catalogue")
     parser.add_argument("--catalog", type=Path, default=CATALOG, help="another machines.yaml than this checkout's")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        told = unpacked(given.archive, folder)
-        simulated = told["simulated"] or any(
+        evidence = unpacked(options.archive, folder)
+        simulated = evidence["simulated"] or any(
             Bundle.read(path).simulated for path in sorted(folder.glob("node-*")) if path.is_dir()
         )
-        known, name = catalog.load(), told["machine"]
+        known, name = catalog.load(), evidence["machine"]
         row = known.machine(name)
-        found, healthy = of_nodes(folder, told, row, known.gpu(row.gpu_model))
+        observations, healthy = of_nodes(folder, evidence, row, known.gpu(row.gpu_model))
         print(f"{'key':26} {'catalogue':28} {'node':28} {'rests on':12} by")
-        for key, seen in found.items():
+        for key, key_observations in observations.items():
             basis = row.basis.of(key) if not key.startswith("gpu:") else "gpus.yaml"
-            agrees = "" if all(one.agrees for one in seen) else "  DENIED"
-            for one in dict.fromkeys((one.row, one.node, one.tool) for one in seen):
-                print(printable(f"{key:26} {one[0]:28} {one[1]:28} {basis:12} {one[2]}{agrees}"))
-        denied = [key for key, seen in found.items() if not all(one.agrees for one in seen)]
-        some = [key for key, seen in found.items() if len(seen) < healthy and key not in denied]
-        confirmed = [key for key in found if key not in (*denied, *some) and not key.startswith("gpu:")]
+            agrees = "" if all(observation.agrees for observation in key_observations) else "  DENIED"
+            for shown_row in dict.fromkeys(
+                (observation.row, observation.node, observation.tool) for observation in key_observations
+            ):
+                print(printable(f"{key:26} {shown_row[0]:28} {shown_row[1]:28} {basis:12} {shown_row[2]}{agrees}"))
+        denied = [key for key, values in observations.items() if not all(observation.agrees for observation in values)]
+        some = [key for key, values in observations.items() if len(values) < healthy and key not in denied]
+        confirmed = [key for key in observations if key not in (*denied, *some) and not key.startswith("gpu:")]
         new = [key for key in confirmed if row.basis.of(key) != "measured"]
         if simulated:
             print("\nthis is a sandbox run's output: it proves nothing of a real machine")
@@ -114,22 +118,22 @@ def main() -> int:
             print(f"look at {', '.join(denied)}: correct the row and its source, or find out what the machine has")
         if some:
             print(f"not every node shows {', '.join(some)}: they are not confirmed")
-        if not given.write:
+        if not options.write:
             return 1 if denied else 0
-        ours = given.catalog.resolve() == CATALOG
+        ours = options.catalog.resolve() == CATALOG
         if simulated and ours:
             raise SystemExit("a sandbox run's output is not written")
         if not new:
             return 1 if denied else 0
-        kept = CAPTURES if ours else given.catalog.parent / "captures"
-        place = kept / f"{name}-{told['date']}"
-        source = f"output of {healthy} nodes, {told['date']}: tests/unit/verify/captures/nodes/{place.name}"
-        text = rewritten(given.catalog.read_text(encoding="utf-8"), name, new, source)
-        if place.exists():
-            raise SystemExit(f"{place} is there: another archive of that day was written before")
-        shutil.copytree(folder, place)
-        given.catalog.write_text(text, encoding="utf-8")
-        print(f"written: {given.catalog}, {place}")
+        captures = CAPTURES if ours else options.catalog.parent / "captures"
+        target = captures / f"{name}-{evidence['date']}"
+        source = f"output of {healthy} nodes, {evidence['date']}: tests/unit/verify/captures/nodes/{target.name}"
+        text = rewritten(options.catalog.read_text(encoding="utf-8"), name, new, source)
+        if target.exists():
+            raise SystemExit(f"{target} is there: another archive of that day was written before")
+        shutil.copytree(folder, target)
+        options.catalog.write_text(text, encoding="utf-8")
+        print(f"written: {options.catalog}, {target}")
         print("now: python scripts/check_docs.py && pytest tests/unit/catalog tests/unit/verify/test_evidence.py")
         return 1 if denied else 0
 

@@ -25,15 +25,17 @@ def table(folder: Path) -> str:
     inputs, outputs = [], []
     for kind, name, body in BLOCK.findall(text):
         described = DESCRIPTION.search(body)
-        says = described.group(1) if described else ""
+        description = described.group(1) if described else ""
         if kind == "output":
-            outputs.append(f"| `{name}` | {says} |")
+            outputs.append(f"| `{name}` | {description} |")
             continue
         default = DEFAULT.search(body)
         kind_line = re.search(r"^  type\s*=\s*(.+)$", body, re.M)
         shape = kind_line.group(1) if kind_line else "any"
         shape = SHAPES.get(shape, shape)
-        inputs.append(f"| `{name}` | {shape} | {_shown(default.group(1) if default else None)} | {says} |")
+        inputs.append(
+            f"| `{name}` | {shape} | {_default_text(default.group(1) if default else None)} | {description} |"
+        )
         inputs += [f"| `{name}.{key}` | {k} | {d} | {t} |" for key, k, d, t in _keys(body)]
     head = "| input | type | default | what it is |\n| --- | --- | --- | --- |\n"
     return head + "\n".join(inputs) + "\n\n| output | what it is |\n| --- | --- |\n" + "\n".join(outputs)
@@ -41,10 +43,10 @@ def table(folder: Path) -> str:
 
 def _keys(body: str) -> list[tuple[str, str, str, str]]:
     """Path, type, default and text of every key that has a comment above it."""
-    found: list[tuple[str, str, str, str]] = []
+    keys: list[tuple[str, str, str, str]] = []
     path: list[str] = []
     members: list[str] = []
-    said, inner = "", False
+    comment, inner = "", False
     starts = body.index("object({") if "object({" in body else len(body)
     if body.startswith("map(", starts - 4):
         path = ["*"]
@@ -52,22 +54,22 @@ def _keys(body: str) -> list[tuple[str, str, str, str]]:
     for number, line in enumerate(lines):
         stripped = line.strip()
         if stripped.startswith("#"):
-            said = f"{said} {stripped[1:].strip()}".strip()
+            comment = f"{comment} {stripped[1:].strip()}".strip()
             continue
         key = KEY.match(line)
         if inner:  # a key of a small object: it belongs to the object's own row
             if stripped.startswith("})"):
                 inner = False
-                where, shape, default, text = found[-1]
-                found[-1] = (where, f"{shape} {{{', '.join(members)}}}", default, text)
+                path_text, shape, default, text = keys[-1]
+                keys[-1] = (path_text, f"{shape} {{{', '.join(members)}}}", default, text)
             elif key:
                 kind, value = _type(key.group(2))
                 also = "" if value in ("none", "required") else f" = {value[1:-1]}"
                 members.append(f"{key.group(1)}: {kind}{also}")
             continue
-        if key and said:
-            found.append((".".join([*path, key.group(1)]), *_type(key.group(2)), said))
-        said = ""
+        if key and comment:
+            keys.append((".".join([*path, key.group(1)]), *_type(key.group(2)), comment))
+        comment = ""
         opens = key and "object({" in key.group(2) and "})" not in key.group(2)
         if key and opens and not lines[number + 1].strip().startswith("#"):
             inner, members = True, []
@@ -77,15 +79,15 @@ def _keys(body: str) -> list[tuple[str, str, str, str]]:
             if not path or path == ["*"]:
                 break
             path.pop()
-    return found
+    return keys
 
 
 def _type(text: str) -> tuple[str, str]:
     optional = text.startswith("optional(")
     inner = text.removeprefix("optional(")
-    for shape, says in SHAPES.items():
+    for shape, shape_text in SHAPES.items():
         if inner.startswith(shape):
-            return says, "none" if optional else "required"
+            return shape_text, "none" if optional else "required"
     if not optional:
         return inner, "required"
     depth = 0
@@ -94,11 +96,11 @@ def _type(text: str) -> tuple[str, str]:
         if depth < 0:
             return inner[:index], "none"
         if character == "," and depth == 0:
-            return inner[:index], _shown(inner[index + 1 :].strip().removesuffix(")"))
+            return inner[:index], _default_text(inner[index + 1 :].strip().removesuffix(")"))
     return inner, "none"
 
 
-def _shown(default: str | None) -> str:
+def _default_text(default: str | None) -> str:
     return "required" if default is None else f"`{default}`"
 
 
@@ -109,13 +111,13 @@ def main(arguments: list[str]) -> int:
     for folder in (Path(argument) for argument in arguments if argument != "--check"):
         readme = folder / "README.md"
         text = readme.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        after = rest.split(END, 1)[1]
-        wanted = f"{before}{BEGIN}\n{table(folder)}\n{END}{after}"
-        if wanted != text:
+        head, tail = text.split(BEGIN)
+        after = tail.split(END, 1)[1]
+        expected = f"{head}{BEGIN}\n{table(folder)}\n{END}{after}"
+        if expected != text:
             stale.append(str(readme))
             if not check:
-                readme.write_text(wanted, encoding="utf-8")
+                readme.write_text(expected, encoding="utf-8")
     if check and stale:
         print(f"out of date: {', '.join(stale)}; run scripts/module_table.py", file=sys.stderr)
     return 1 if check and stale else 0

@@ -88,10 +88,10 @@ def in_fork(tests: Sequence[Test], prepare: Callable[[], None]) -> int | None:
             if not select.select([reader], [], [], limit_s)[0]:
                 timed_out = True
                 break
-            word = os.read(reader, 4)
-            if not word:
+            answer = os.read(reader, 4)
+            if not answer:
                 break
-            index = int.from_bytes(word)
+            index = int.from_bytes(answer)
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):

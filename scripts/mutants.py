@@ -60,8 +60,10 @@ class Score:
         tested = total - counts["equivalent"]
         killed = counts["killed"] + counts["timeout"]
         share = f"{killed / tested:4.0%}" if tested else "   –"
-        rest = f"{counts['survived']:4} survived {counts['equivalent']:4} equivalent {counts['timeout']:4} timed out"
-        return f"{share}  {total:4} mutants {killed:4} killed {rest}"
+        survivors = (
+            f"{counts['survived']:4} survived {counts['equivalent']:4} equivalent {counts['timeout']:4} timed out"
+        )
+        return f"{share}  {total:4} mutants {killed:4} killed {survivors}"
 
 
 def main() -> int:
@@ -88,7 +90,7 @@ def main() -> int:
     tests = options.tests or test_files(files)
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as stream:  # pytest captures what is printed
         plugin = Plugin(files, known, every, options.seconds, stream)
-        plugin.tell(f"{len(every)} mutants of {len(files)} modules, tests of {len(tests)} files")
+        plugin.print_line(f"{len(every)} mutants of {len(files)} modules, tests of {len(tests)} files")
         return run(plugin, tests)
 
 
@@ -148,7 +150,7 @@ class Plugin:
         self._functions: dict[str, list[types.FunctionType]] = {}
         self._keys: dict[str, Keys] = {}
 
-    def tell(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """Write a line with the time."""
         self._stream.write(f"{time.strftime('%H:%M:%S')} {message}\n")
 
@@ -159,9 +161,9 @@ class Plugin:
         for file in self._files:  # not each of them is imported by a test
             importlib.import_module(module_name(file))
             for row in self._equivalent.get(file, ()):
-                own = [mutation for mutation in self._all if mutation.file == file]
-                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in own):
-                    self.tell(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
+                file_mutations = [mutation for mutation in self._all if mutation.file == file]
+                if not any(is_equivalent(mutation, self._sources[file], [row]) for mutation in file_mutations):
+                    self.print_line(f"{EQUIVALENT.name}: {file} has no such mutant: {row['mutant']}")
         tests = self._baseline(session)
         gc.unfreeze()  # else it would not list what tests/conftest.py has frozen
         for function in [item for item in gc.get_objects() if type(item) is types.FunctionType]:
@@ -177,12 +179,12 @@ class Plugin:
             score.results[result] += 1
             if result == "survived":
                 diff = mutation.diff(self._sources[mutation.file])
-                where = f"{mutation.file}:{mutation.lines.start}"
-                self._stream.write("\n".join([f"\n{where} survives {reaching} tests", *diff, "", ""]))
+                location = f"{mutation.file}:{mutation.lines.start}"
+                self._stream.write("\n".join([f"\n{location} survives {reaching} tests", *diff, "", ""]))
             counts = sum((score.results for score in self.scores.values()), Counter[str]())
             if number % 50 == 0 or number == len(self._every):
                 reported = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-                self.tell(f"{number}/{len(self._every)}: {reported}")
+                self.print_line(f"{number}/{len(self._every)}: {reported}")
         self.done = True
         return True
 
@@ -203,9 +205,9 @@ class Plugin:
         tests.sort(key=lambda test: test.seconds)
         while tests and (index := in_fork(tests, lambda: None)) is not None:
             failed.append(tests.pop(index if index >= 0 else -1 - index).item.nodeid)
-        self.tell(f"{len(tests)} tests pass, in {sum(test.seconds for test in tests):.0f} s")
+        self.print_line(f"{len(tests)} tests pass, in {sum(test.seconds for test in tests):.0f} s")
         for nodeid in failed:
-            self.tell(f"left out, because it fails on the original: {nodeid}")
+            self.print_line(f"left out, because it fails on the original: {nodeid}")
         return tests
 
     def _try(self, mutation: Mutation, tests: Sequence[Test]) -> tuple[str, int]:

@@ -198,11 +198,11 @@ class _Walker(ast.NodeVisitor):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            self._operator(node, left, right, old, new)
+        for operand, right in zip(node.values, node.values[1:], strict=False):
+            self._operator(node, operand, right, old, new)
         for index in range(len(node.values)):
-            rest = _without(node.values, index)
-            self._replace(node, ast.BoolOp(node.op, rest) if len(rest) > 1 else rest[0])
+            operands = _without(node.values, index)
+            self._replace(node, ast.BoolOp(node.op, operands) if len(operands) > 1 else operands[0])
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
@@ -211,11 +211,11 @@ class _Walker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        left = node.left
+        operand = node.left
         for op, right in zip(node.ops, node.comparators, strict=True):
             if type(op) in COMPARISONS:
-                self._operator(node, left, right, _operator_text(op), COMPARISONS[type(op)])
-            left = right
+                self._operator(node, operand, right, _operator_text(op), COMPARISONS[type(op)])
+            operand = right
         for side in (node.left, *node.comparators):
             self._strings(side)
         self.generic_visit(node)
@@ -256,7 +256,7 @@ class _Walker(ast.NodeVisitor):
         for keyword in node.keywords:
             if keyword.arg is not None and keyword.arg not in TEXT_KEYWORDS:
                 end = self._end(keyword)
-                comma = next((place + 1 for place, text in self._tokens if place >= end and text == ","), end)
+                comma = next((position + 1 for position, text in self._tokens if position >= end and text == ","), end)
                 end = comma if not self._source[end : comma - 1].strip() else end
                 self._add(node, self._start(keyword), end, b"")
         self.visit(node.func)
@@ -283,10 +283,10 @@ class _Walker(ast.NodeVisitor):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 self._replace(part, repr(f"XX{part.value}"))
 
-    def _operator(self, node: ast.expr, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
-        start, end = self._end(left), self._start(right)
-        words = old.split()
-        at = [(place, text) for place, text in self._tokens if start <= place < end and text in words]
+    def _operator(self, node: ast.expr, operand: ast.expr, right: ast.expr, old: str, new: str) -> None:
+        start, end = self._end(operand), self._start(right)
+        tokens = old.split()
+        at = [(position, text) for position, text in self._tokens if start <= position < end and text in tokens]
         begin, finish = at[0][0], at[-1][0] + len(at[-1][1])
         self._add(node, begin, finish, new.encode())
 

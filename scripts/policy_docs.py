@@ -83,8 +83,8 @@ def packed(value: Any, indent: int = 0) -> str:
         line = json.dumps(value)
         if len(line) + indent + 16 <= WIDTH:
             return line
-        words = ", ".join(json.dumps(item) for item in value)
-        lines = textwrap.wrap(words, WIDTH - indent - 2, break_long_words=False, break_on_hyphens=False)
+        text = ", ".join(json.dumps(item) for item in value)
+        lines = textwrap.wrap(text, WIDTH - indent - 2, break_long_words=False, break_on_hyphens=False)
         return "[\n" + "\n".join(f"{pad}  {line}" for line in lines) + f"\n{pad}]"
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"{pad}  {packed(item, indent + 2)}" for item in value) + f"\n{pad}]"
@@ -97,15 +97,15 @@ def packed(value: Any, indent: int = 0) -> str:
 def unverified(provider: str) -> Sequence[str]:
     """One line for each thing that was not read in a source."""
     table = actions.load(provider)
-    found: dict[tuple[str, str], set[str]] = {}
+    kinds_by_action: dict[tuple[str, str], set[str]] = {}
     for kind, operations in table.resources.items():
         for rows in operations.values():
             for action in rows:
                 if action.source == actions.UNVERIFIED:
-                    found.setdefault((action.name, action.condition), set()).add(kind)
+                    kinds_by_action.setdefault((action.name, action.condition), set()).add(kind)
     lines = [
         f"`{name}` ({', '.join(f'`{kind}`' for kind in sorted(kinds))}{f': {condition}' if condition else ''})"
-        for (name, condition), kinds in sorted(found.items())
+        for (name, condition), kinds in sorted(kinds_by_action.items())
     ]
     return [*lines, *table.unverified]
 

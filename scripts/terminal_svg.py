@@ -44,19 +44,19 @@ def main() -> None:
     parser.add_argument("--cwd", type=Path, default=Path.cwd())
     parser.add_argument("--answer", default="")
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
-    with Terminal(given.command, cwd=given.cwd, columns=COLUMNS, lines=LINES, env={"TERM": "xterm"}) as terminal:
-        if given.answer:
+    options = parser.parse_args()
+    with Terminal(options.command, cwd=options.cwd, columns=COLUMNS, lines=LINES, env={"TERM": "xterm"}) as terminal:
+        if options.answer:
             terminal.wait_for("[y/N]:", seconds=DEADLINE_S)
-            terminal.type(f"{given.answer}\r")
+            terminal.type(f"{options.answer}\r")
         terminal.end(DEADLINE_S)
         lines = coloured(terminal.pyte_screen)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text(f"$ {shlex.join(given.command)}"))
+    console.print(Text(f"$ {shlex.join(options.command)}"))
     for line in lines:
         console.print(line, no_wrap=True)
     picture = re.sub(r"\s*@font-face \{.*?\}", "", console.export_svg(title="gpuprov"), flags=re.S)  # of a font server
-    given.picture.write_text(picture, encoding="utf-8")
+    options.picture.write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

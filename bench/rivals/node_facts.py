@@ -14,8 +14,8 @@ EXPECTED = json.loads(os.environ["BENCH_EXPECTED"])
 
 
 def test_gpus_and_memory(host):
-    said = host.check_output("sudo nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader")
-    lines = said.splitlines()
+    output = host.check_output("sudo nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader")
+    lines = output.splitlines()
     assert len(lines) == EXPECTED["gpus"]
     assert all(EXPECTED["model"] in line for line in lines)
 
@@ -45,10 +45,10 @@ def test_disks(host):
 
 
 def test_packages(host):
-    said = host.check_output("dpkg-query -W -f '${binary:Package}\t${Version}\n'")
-    found = dict(line.split("\t") for line in said.splitlines())
+    output = host.check_output("dpkg-query -W -f '${binary:Package}\t${Version}\n'")
+    versions = dict(line.split("\t") for line in output.splitlines())
     for name, version in EXPECTED["packages"].items():
-        assert found[name] == version
+        assert versions[name] == version
 
 
 def test_nccl_version(host):
@@ -56,8 +56,8 @@ def test_nccl_version(host):
 
 
 def test_holds(host):
-    held = host.check_output("apt-mark showhold").split()
-    assert set(EXPECTED["packages"]) <= set(held)
+    holds = host.check_output("apt-mark showhold").split()
+    assert set(EXPECTED["packages"]) <= set(holds)
 
 
 def test_persistence(host):
@@ -78,8 +78,8 @@ def test_exporter_is_scraped(host):
 
 def test_framework_in_the_image(host):
     program = "import json, torch; print(json.dumps({'torch': torch.__version__}))"
-    said = host.check_output("sudo docker run --rm %s python3 -c %s", EXPECTED["image"], program)
-    assert json.loads(said.splitlines()[-1])["torch"]
+    output = host.check_output("sudo docker run --rm %s python3 -c %s", EXPECTED["image"], program)
+    assert json.loads(output.splitlines()[-1])["torch"]
 
 
 def test_kernel(host):

@@ -34,16 +34,16 @@ def parallel(config: str, names: Sequence[str], document: str) -> int:
     """One ssh for each node at once, on each all commands at once; bytes that came back."""
     script = "\n".join(f"{command} 2>&1 &" for command in commands(document)) + "\nwait\n"
 
-    async def one(name: str) -> int:
+    async def run_on_node(name: str) -> int:
         child = await asyncio.create_subprocess_exec(
             "ssh", "-F", config, name, "sudo -n sh",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        said, _ = await asyncio.wait_for(child.communicate(script.encode()), 120)
-        return len(said)
+        output, _ = await asyncio.wait_for(child.communicate(script.encode()), 120)
+        return len(output)
 
     async def everyone() -> list[int]:
-        return await asyncio.gather(*map(one, names))
+        return await asyncio.gather(*map(run_on_node, names))
 
     return sum(asyncio.run(everyone()))
 

@@ -81,7 +81,7 @@ class Catalog:
         gpus = [
             gpu for name, description in descriptions.items() if (gpu := description.own_gpu(name, self)) is not None
         ]
-        rows = [described_machine(name, one, self, "user") for name, one in descriptions.items()]
+        rows = [described_machine(name, description, self, "user") for name, description in descriptions.items()]
         extended = Catalog()
         extended.__dict__["_gpus"] = {**self._gpus, **{gpu.model: gpu for gpu in gpus}}
         extended.own = {**self.own, **{row.name: row for row in rows}}
@@ -151,13 +151,13 @@ class Catalog:
         """What each limit that a node of this type is held to rests on, by the limit's name: those of health.yaml, and
         busbw, host_copy, peer_copy, gpu_compute, gpu_memory, scratch_read, scratch_write, fabric, rdma, nvlink where
         there is one."""
-        found: dict[str, Basis] = {row.name: row.basis for row in self.ceiling_rows}
+        bases: dict[str, Basis] = {row.name: row.basis for row in self.ceiling_rows}
         rows = (row for rows in self.limit_rows.values() for row in rows)
-        found |= {row.name: row.basis for row in rows if row.of(machine)}
+        bases |= {row.name: row.basis for row in rows if row.of(machine)}
         if machine.nvlink.links_per_gpu:
             captured = machine.nvlink.generation in _document("limits")["nvlink"]["measured"]
-            found["nvlink"] = "measured" if captured else "unverified"
-        return found
+            bases["nvlink"] = "measured" if captured else "unverified"
+        return bases
 
     @cached_property
     def nvlink_share(self) -> float:
@@ -294,9 +294,9 @@ class Catalog:
             return (machine.nvlink.links_per_gpu,) * machine.gpu_count
         links = [0] * machine.gpu_count
         for (i, j), cells in self.topology(machine).items():
-            least = min(nvlinks(cell) for cell in cells)
-            links[i] += least
-            links[j] += least
+            minimum = min(nvlinks(cell) for cell in cells)
+            links[i] += minimum
+            links[j] += minimum
         return tuple(links)
 
 
@@ -335,8 +335,8 @@ def _rows(name: str, key: str, model: type[RowT]) -> tuple[RowT, ...]:
     return tuple(model.model_validate(row) for row in _document(name)[key])
 
 
-def _unknown(what: str, name: str, known: tuple[str, ...]) -> GpuprovError:
+def _unknown(noun: str, name: str, known: tuple[str, ...]) -> GpuprovError:
     hint = did_you_mean(name, known, limit=3) or "`gpuprov catalog` lists what is known"
-    if what == "machine" and hint.startswith("`"):
+    if noun == "machine" and hint.startswith("`"):
         hint += "; `gpuprov catalog --from-host USER@ADDRESS` describes another one for `machines` of cluster.yaml"
-    return GpuprovError(f"no {what} {name!r} in the catalogue", hint=hint)
+    return GpuprovError(f"no {noun} {name!r} in the catalogue", hint=hint)

@@ -246,11 +246,11 @@ def _evidence(description: MachineDescription, gpu: Gpu, basis: Literal["user", 
         "local_nvme.size_gb": disks is not None and (disks.count == 0 or disks.size_gb > 0),
         **{key: key in stated for key in ("vcpus", "memory_gib", "numa_nodes")},
     }
-    named = tuple(key for key, is_named in keys.items() if is_named)
+    stated_keys = tuple(key for key, is_named in keys.items() if is_named)
     return Evidence(
-        user=named if basis == "user" else (),
+        user=stated_keys if basis == "user" else (),
         unverified=tuple(key for key, is_named in keys.items() if not is_named),
-        left_out=tuple(key for key in ("vcpus", "memory_gib", "local_nvme", "network") if key not in named),
+        left_out=tuple(key for key in ("vcpus", "memory_gib", "local_nvme", "network") if key not in stated_keys),
     )
 
 
@@ -311,8 +311,8 @@ def _link_generation(arch: str, catalog: CatalogRows) -> tuple[int | None, float
     """NVLink's generation of an architecture and GB/s of one link, both directions, as the machines of machines.yaml
     have it; no generation where none of them has NVLink."""
     links = (row.nvlink for row in catalog.listed.values() if row.gpu_arch == arch)
-    found = next((link for link in links if isinstance(link.generation, int)), None)
-    return (int(found.generation or 0), found.gbps_per_link) if found else (None, 50.0)
+    nvlink = next((link for link in links if isinstance(link.generation, int)), None)
+    return (int(nvlink.generation or 0), nvlink.gbps_per_link) if nvlink else (None, 50.0)
 
 
 def _is_uniform(topology: str, gpus: int) -> bool:

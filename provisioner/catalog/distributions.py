@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
 
 def row(name: str) -> dict[str, Any]:
     """One distribution. Raises KeyError for an unknown one."""
-    found = next((row for row in rows() if row["version"] == name), None)
-    if found is None:
+    distribution = next((row for row in rows() if row["version"] == name), None)
+    if distribution is None:
         raise KeyError(name)
-    return found
+    return distribution

@@ -16,7 +16,7 @@ MEMORY_SLICES = {7: 8, 4: 4, 2: 2}
 PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
 
 
-def whole(gpu: Gpu) -> tuple[int, int, int]:
+def full_gpu(gpu: Gpu) -> tuple[int, int, int]:
     """Compute slices, memory slices and decimal GB of the whole GPU. Raises KeyError for a GPU without MIG."""
     known = [(int(f[1]), int(f[2])) for name in gpu.mig_profiles if (f := PROFILE.fullmatch(name))]
     if not known:
@@ -27,12 +27,12 @@ def whole(gpu: Gpu) -> tuple[int, int, int]:
 
 def slices(gpu: Gpu, profile: str) -> tuple[int, int]:
     """Compute and memory slices of one instance. Raises KeyError for a profile that the GPU does not have."""
-    found = PROFILE.fullmatch(profile)
-    if found is None or profile not in gpu.mig_profiles:
+    match = PROFILE.fullmatch(profile)
+    if match is None or profile not in gpu.mig_profiles:
         raise KeyError(f"{gpu.model} has no MIG profile {profile}")
-    _, memory, memory_gb = whole(gpu)
+    _, memory, memory_gb = full_gpu(gpu)
     # Names round up: 1g.18gb of 141 GB is one eighth (17.6), 1g.35gb two.
-    return int(found[1]), max(1, round(int(found[2]) * memory / memory_gb))
+    return int(match[1]), max(1, round(int(match[2]) * memory / memory_gb))
 
 
 def instances(gpu: Gpu, profile: str | None) -> int:
@@ -40,5 +40,5 @@ def instances(gpu: Gpu, profile: str | None) -> int:
     if profile is None:
         return 0
     compute, memory = slices(gpu, profile)
-    all_compute, all_memory, _ = whole(gpu)
+    all_compute, all_memory, _ = full_gpu(gpu)
     return min(all_compute // compute, all_memory // memory)

@@ -166,9 +166,9 @@ class Machine(Row):
         """Whether it can be bought or used without its RDMA network: EFA interfaces are asked for."""
         return self.network.kind == "efa"
 
-    def uses_efa(self, wanted: bool | None) -> bool:
+    def uses_efa(self, rdma_setting: bool | None) -> bool:
         """Whether nodes have EFA with that word of cluster.yaml (network.rdma): null takes what the machine has."""
-        return self.network.kind == "efa" and wanted is not False
+        return self.network.kind == "efa" and rdma_setting is not False
 
     @property
     def subnet_manager_required(self) -> bool:

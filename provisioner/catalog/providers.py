@@ -97,7 +97,7 @@ class Provider(Row):
     def region_typo(self, name: str) -> str:
         """The region that a name stands for which is none; empty where it is one, or may be a new one: another number
         of a known place, or a name that is like no other."""
-        places = {re.sub(r"[0-9]+$", "", one) for one in self.regions}
+        places = {re.sub(r"[0-9]+$", "", known_region) for known_region in self.regions}
         if not self.regions or name in self.regions or re.sub(r"[0-9]+$", "", name) in places:
             return ""
         return next(iter(nearest(name, self.regions, alike=85)), "")

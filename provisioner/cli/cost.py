@@ -62,7 +62,7 @@ def _with_chosen_sites(file: Path, loaded: ClusterSpec) -> tuple[ClusterSpec, li
     from provisioner.rundir import placement
 
     paths = ClusterPaths(file, loaded.name, sandbox=False)
-    placed = placement.place(loaded, paths)
+    placed = placement.with_chosen_sites(loaded, paths)
     return placed, placement.rows(placed, paths)
 
 
@@ -85,7 +85,7 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     if sentence := _of_own_machines(answer):
         typer.echo(sentence)
         return
-    console = tables.console(least=WIDTH)
+    console = tables.console(minimum_width=WIDTH)
     regions = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
     typer.echo(head + (f"; {', '.join(sorted(regions))}" if regions else ""))

@@ -127,18 +127,18 @@ class Bars:
     def _show(self, event: Event) -> None:
         with self._lock:
             self._view.see(event)
-        told(self._console, event)
+        print_alert(self._console, event)
 
 
-def told(console: Console, event: Event, *, own: bool = True) -> None:
+def print_alert(console: Console, event: Event, *, is_local_run: bool = True) -> None:
     """A warning, or the failure of a node, as a line above the rows, however long: the terminal wraps it, and it can be
-    copied. Other events have none. `own`: the run is that of this terminal."""
+    copied. Other events have none. `is_local_run`: the run is that of this terminal."""
     from rich.text import Text
 
     if not (event.kind == "warning" or (event.kind == "failed" and event.node)):
         return
     node_prefix = f"{event.node}: " if event.node else ""
-    advice = f" ({event.data['here']})" if own and "here" in event.data else ""
+    advice = f" ({event.data['here']})" if is_local_run and "here" in event.data else ""
     text = Text.assemble(
         (event.stage, "yellow" if event.kind == "warning" else "red"), ": ", node_prefix, event.message, advice
     )

@@ -64,7 +64,7 @@ def build(
     commands.refuse_unbuildable(recipe)
     screen = display(quiet=json_)
     with_what = "; ".join(
-        f"{name}: a virtual machine on this computer" if virtual.wanted(recipe, name)
+        f"{name}: a virtual machine on this computer" if virtual.is_virtual(recipe, name)
         else f"{name}: a builder, then a {recipe.cluster.spec.groups[name].machine}"
         for name in recipe.targets
     )  # fmt: skip
@@ -73,7 +73,7 @@ def build(
         raise typer.Exit
     with resumable(f"resume with `{typed('image build', file, sandbox=recipe.sandbox)}`"), screen as show:
         recipe.cluster.events.subscribe(show)
-        manifest = commands.build(recipe, find(terraform), anew=upgrade)
+        manifest = commands.build(recipe, find(terraform), renew=upgrade)
     if json_:
         json_output.write(manifest.model_dump(mode="json"))
         return
@@ -215,10 +215,10 @@ def _of_disk(disk: dict[str, Any] | None) -> list[str]:
 
 def _vulnerable(target: dict[str, Any]) -> str:
     from provisioner.lifecycle.images.manifest import Vulnerabilities
-    from provisioner.lifecycle.images.vulnerabilities import told
+    from provisioner.lifecycle.images.vulnerabilities import summary_line
 
     document = target["vulnerabilities"]
-    return told(Vulnerabilities(**document) if document is not None else None, target["not_scanned"])
+    return summary_line(Vulnerabilities(**document) if document is not None else None, target["not_scanned"])
 
 
 @app.command()

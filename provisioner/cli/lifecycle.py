@@ -109,7 +109,7 @@ def up(
         run = lifecycle.up(cluster, find(terraform, needed=cluster.needs_terraform), confirm=confirm, only=site or ())
     if run.report is None:
         raise Declined("nothing was created")
-    tell(run, cluster, as_json=json_)
+    print_result(run, cluster, as_json=json_)
     for name, components in run.waiting.items():
         typer.echo(f"{name} keeps its lock; the new one would change {', '.join(components)}", err=True)
     if run.waiting:
@@ -214,7 +214,7 @@ def _verb(cluster: Cluster, groups: Sequence[PlannedGroup]) -> str:
     return "install through their BMCs and configure" if installs else "configure"
 
 
-def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
+def print_result(run: Run, cluster: Cluster, *, as_json: bool) -> None:
     """Print what a run did and found."""
     assert run.report is not None
     if as_json:
@@ -234,7 +234,7 @@ def tell(run: Run, cluster: Cluster, *, as_json: bool) -> None:
 
     if sys.stdout.isatty():
         typer.echo()  # below the rows of the run
-    tables.show(table(run.report, file=cluster.typed_file, absent=run.absent, standing=_quick_note(run, cluster)))
+    tables.show(table(run.report, file=cluster.typed_file, absent=run.absent, quick_note=_quick_note(run, cluster)))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
@@ -276,7 +276,7 @@ def down(
         _say_down(cluster.spec.name, 0, {}, as_json=json_)
         return
     cluster.require_rights()
-    names = lifecycle.made(cluster)
+    names = lifecycle.recorded_nodes(cluster)
     question = f"{_removal(cluster, names)} of {cluster.label}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")

@@ -95,11 +95,11 @@ def _kind(scouted: Bundle, hints: str, catalog: Catalog, *, several: bool) -> _K
     """What the outputs tell, said on standard error. Raises GpuprovError where they do not tell the type of `several`
     hosts."""
     from provisioner.verify.facts import read
-    from provisioner.verify.support_bundle.machine import tell
+    from provisioner.verify.support_bundle.machine import identify
 
     facts = read(scouted)
     try:
-        row, origin_text = tell(facts, hints, catalog)
+        row, origin_text = identify(facts, hints, catalog)
     except GpuprovError as error:
         if several:
             hint = "pass --machine TYPE (`gpuprov catalog` lists the types), or one host at a time"

@@ -35,7 +35,7 @@ def quarantine(
         typer.echo(
             f"{name}: in quarantine" + (f", but not drained: {bad[name]}" if name in bad else ""), err=name in bad
         )
-    held_count, bound = len(lifecycle.held(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
+    held_count, bound = len(lifecycle.quarantined_nodes(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
     if held_count > bound:
         typer.echo(f"{held_count} nodes are in quarantine, more than the automatic limit ({bound})", err=True)
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)

@@ -32,7 +32,7 @@ def replace(
 ) -> None:
     """Drain nodes, replace their machines, verify the new ones, put them into service. Resumes where it stopped."""
     from provisioner.cli.display import display
-    from provisioner.cli.lifecycle import tell
+    from provisioner.cli.lifecycle import print_result
     from provisioner.lifecycle.replace import command as replacement
     from provisioner.lifecycle.session import open_cluster
     from provisioner.machines.workspace.binary import find
@@ -53,5 +53,5 @@ def replace(
         )
     if run.report is None:
         raise Declined("nothing was destroyed")
-    tell(run, cluster, as_json=json_)
+    print_result(run, cluster, as_json=json_)
     raise typer.Exit(run.exit)

@@ -144,7 +144,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.block_ends import ending
-    from provisioner.lifecycle.planning import told
+    from provisioner.lifecycle.planning import node_lines
     from provisioner.rundir import placement
     from provisioner.verify.report.terminal import in_quarantine
 
@@ -152,7 +152,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     is_at_work = document["run"] is not None and document["run"]["state"] == "at work"
     for node in document["nodes"]:
         if not is_at_work:  # a run that installs changes what differs while it is read
-            yield from (f"{node['name']}: {line}" for line in told(node, fleet_file))
+            yield from (f"{node['name']}: {line}" for line in node_lines(node, fleet_file))
         if bmc := node.get("bmc"):
             text = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
             if bmc["error"]:

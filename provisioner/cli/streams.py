@@ -22,7 +22,7 @@ class _Heard(io.FileIO):
 
     def __init__(self, descriptor: int, *, title: str) -> None:
         super().__init__(descriptor, "w", closefd=False)
-        self._told = title
+        self._title = title
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -31,8 +31,8 @@ class _Heard(io.FileIO):
             _to_nowhere(self.fileno())
         except OSError as error:
             _to_nowhere(self.fileno())  # told once: what is buffered is tried again at the end
-            if self._told:
-                raise OSError(error.errno, error.strerror, self._told) from None
+            if self._title:
+                raise OSError(error.errno, error.strerror, self._title) from None
         return memoryview(data).nbytes
 
 

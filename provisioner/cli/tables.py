@@ -17,12 +17,12 @@ UNBOUNDED = 10_000
 """Columns, of a pipe or a file."""
 
 
-def console(least: int = 0) -> Console:
-    """A console of the terminal's width, at least `least`."""
+def console(minimum_width: int = 0) -> Console:
+    """A console of the terminal's width, at least `minimum_width`."""
     from rich.console import Console
 
     rich_console = Console(highlight=False)
-    rich_console.width = max(_width(), least)
+    rich_console.width = max(_width(), minimum_width)
     return rich_console
 
 

@@ -153,7 +153,7 @@ def _fleet(
 ) -> tuple[Verdict, str]:
     """Prove the nodes of a fleet: the verdict and the fleet's name."""
     from provisioner.lifecycle import diff
-    from provisioner.lifecycle.gc import held as run_lock_held
+    from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
     from provisioner.lifecycle.verifying import verify_fleet
 
     if run_lock_held(cluster.paths.root):

@@ -84,7 +84,7 @@ def _watch_screen(cluster: Cluster) -> None:
             ended = ended and not new
             for event in new:
                 view.see(event)
-                display.told(console, event, own=False)
+                display.print_alert(console, event, is_local_run=False)
             if not running and not ended:
                 view.end("interrupted", time.time())  # what told no end was killed
                 ended = True

@@ -49,11 +49,11 @@ class Tail:
     """
 
     def __init__(self, limit: int = ERRORS) -> None:
-        self._limit, self._kept = limit, bytearray()
+        self._limit, self._content = limit, bytearray()
 
     def add(self, piece: bytes) -> None:
-        self._kept += piece
-        del self._kept[: max(0, len(self._kept) - self._limit)]
+        self._content += piece
+        del self._content[: max(0, len(self._content) - self._limit)]
 
     def read(self, pipe: int) -> bool:
         """Add what lies in a pipe that does not block; False at its end. A pipe that is open still, with nothing in
@@ -77,7 +77,7 @@ class Tail:
             self.add(piece)
 
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        return self._content.decode("utf-8", "replace")
 
 
 def run(
@@ -115,55 +115,55 @@ def _communicate(child: subprocess.Popen[bytes], program: bytes, limit: int, dea
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
-    started, kept, errors = monotonic(), bytearray(), Tail()
-    given = memoryview(program)
+    started, output, errors = monotonic(), bytearray(), Tail()
+    unsent = memoryview(program)
     stdin, stdout, stderr = child.stdin.fileno(), child.stdout.fileno(), child.stderr.fileno()
     with selectors.DefaultSelector() as ready:
         for pipe in (stdin, stdout, stderr):
             os.set_blocking(pipe, False)
             ready.register(pipe, selectors.EVENT_WRITE if pipe == stdin else selectors.EVENT_READ)
         while stdout in ready.get_map():
-            left = started + deadline_s - monotonic()
-            if left <= 0:
+            remaining_s = started + deadline_s - monotonic()
+            if remaining_s <= 0:
                 raise subprocess.TimeoutExpired(child.args, deadline_s)
-            for key, _ in ready.select(left):
+            for key, _ in ready.select(remaining_s):
                 if key.fd == stdin:
-                    given = _write(stdin, given)
-                    if not given:
+                    unsent = _write(stdin, unsent)
+                    if not unsent:
                         ready.unregister(stdin)
                         child.stdin.close()
                 elif key.fd == stderr:
                     if not errors.read(stderr):
                         ready.unregister(stderr)
                 elif piece := os.read(stdout, _PIECE):
-                    kept += piece
-                    if len(kept) > limit:
+                    output += piece
+                    if len(output) > limit:
                         raise UnboundedOutputError(f"sent more than {limit >> 10} KiB")
                 else:
                     ready.unregister(stdout)
     child.stdin.close()
     status = _wait(child, errors, stderr, started + deadline_s, deadline_s)
-    return Output(status, kept.decode("utf-8", "replace"), errors.text())
+    return Output(status, output.decode("utf-8", "replace"), errors.text())
 
 
-def _write(pipe: int, given: memoryview) -> memoryview:
+def _write(pipe: int, unsent: memoryview) -> memoryview:
     """Write what the pipe takes; the rest, which is empty where the other end is gone: its status says why."""
     try:
-        return given[os.write(pipe, given[:_PIECE]) :]
+        return unsent[os.write(pipe, unsent[:_PIECE]) :]
     except BlockingIOError:
-        return given
+        return unsent
     except BrokenPipeError:
-        return given[:0]
+        return unsent[:0]
 
 
 def _wait(child: subprocess.Popen[bytes], errors: Tail, stderr: int, until: float, deadline_s: float) -> int:
     """The status of a command that has closed its standard output. It may still print errors."""
     while child.poll() is None:
         errors.drain(stderr)
-        left = until - monotonic()
-        if left <= 0:
+        remaining_s = until - monotonic()
+        if remaining_s <= 0:
             raise subprocess.TimeoutExpired(child.args, deadline_s)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(min(left, _LOOK_S))
+            child.wait(min(remaining_s, _LOOK_S))
     errors.drain(stderr)
     return child.returncode

@@ -161,8 +161,8 @@ def _link(part: str, folder: int) -> str | None:
         if not stat.S_ISLNK(status.st_mode):
             return None
         if os.geteuid() == 0 and status.st_uid not in ownership.trusted():
-            said = f"a symbolic link of another user (uid {status.st_uid}) is not followed: use the real path"
-            raise OSError(errno.EACCES, said)
+            message = f"a symbolic link of another user (uid {status.st_uid}) is not followed: use the real path"
+            raise OSError(errno.EACCES, message)
         return os.readlink("", dir_fd=handle)
     finally:
         os.close(handle)

@@ -104,9 +104,9 @@ class Events:
                     warnings.append(Event("run", "warning", f"the log is incomplete: {_reason(error)}"))
         return warnings
 
-    def __call__(self, stage: Stage, kind: Kind, message: str = "", **rest: Any) -> None:
+    def __call__(self, stage: Stage, kind: Kind, message: str = "", **fields: Any) -> None:
         """Shorthand: `events("configure", "progress", "TASK …", node="train-0")`."""
-        self.emit(Event(stage, kind, message, **rest))
+        self.emit(Event(stage, kind, message, **fields))
 
 
 def _reason(error: Exception) -> str:

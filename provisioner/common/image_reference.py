@@ -33,12 +33,12 @@ class Name:
 def parse(reference: str) -> Name:
     """A reference as Docker reads it: without a registry it is Docker Hub's, without a tag `latest`. Raises
     GpuprovError for what is none: a path that leads anywhere else is none either."""
-    rest, at, digest = reference.partition("@")
-    first, slash, inner = rest.partition("/")
+    tagged_name, at, digest = reference.partition("@")
+    first, slash, inner = tagged_name.partition("/")
     if slash and (any(c in first for c in ".:") or first == "localhost"):
         registry, path = first, inner
     else:
-        registry, path = HUB, rest
+        registry, path = HUB, tagged_name
     name, _, tag = path.partition(":")
     if registry in HUBS:
         registry, name = HUB, name if "/" in name else f"library/{name}"

@@ -50,14 +50,18 @@ def page(topic: str) -> str:
 def section(text: str, heading: str) -> str:
     """The section of a page whose heading is this one, else begins with it or has it, with the sections below it.
     Raises GpuprovError where there is none."""
-    wanted, headings = heading.casefold(), list[tuple[int, int, str]]()
+    folded_heading, headings = heading.casefold(), list[tuple[int, int, str]]()
     lines, fenced = text.splitlines(), False
     for number, line in enumerate(lines):
         fenced ^= _FENCE.match(line) is not None
         if not fenced and (match := _HEADING.match(line)):
             headings.append((number, len(match[1]), match[2]))
     plain = [title.casefold() for _, _, title in headings]
-    tests = (lambda title: title == wanted, lambda title: title.startswith(wanted), lambda title: wanted in title)
+    tests = (
+        lambda title: title == folded_heading,
+        lambda title: title.startswith(folded_heading),
+        lambda title: folded_heading in title,
+    )
     chosen = next((index for test in tests for index, title in enumerate(plain) if test(title)), None)
     if chosen is None:
         names = [title for _, _, title in headings]

@@ -93,8 +93,8 @@ def refuse_foreign(root: Path) -> None:
     _refuse_links(root)
 
 
-def refuse_foreign_output(folder: Path, what: str) -> None:
-    """Raise GpuprovError for a folder in which another user can change what root writes there. `what`: that. A sticky
+def refuse_foreign_output(folder: Path, noun: str) -> None:
+    """Raise GpuprovError for a folder in which another user can change what root writes there. `noun`: that. A sticky
     one (/tmp) keeps each user's files."""
     if os.geteuid() != 0:
         return
@@ -105,7 +105,7 @@ def refuse_foreign_output(folder: Path, what: str) -> None:
     elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         reason = f"others may write to the folder (mode {stat.S_IMODE(status.st_mode):04o})"
     if reason:
-        raise GpuprovError(f"the {what} is not written here: {reason}", where=str(folder), hint="pass a new directory")
+        raise GpuprovError(f"the {noun} is not written here: {reason}", where=str(folder), hint="pass a new directory")
 
 
 def _refuse_links(root: Path) -> None:

@@ -210,8 +210,12 @@ class ClusterPaths:
 
     def made(self) -> bool:
         """Whether machines were made or installed, or were about to be: not so where somebody only looked."""
-        kept = ("terraform.tfstate", "netboot.json")
-        return self.intent.exists() or self.nodes.exists() or any(any(self.root.glob(f"sites/*/{one}")) for one in kept)
+        state_files = ("terraform.tfstate", "netboot.json")
+        return (
+            self.intent.exists()
+            or self.nodes.exists()
+            or any(any(self.root.glob(f"sites/*/{file_name}")) for file_name in state_files)
+        )
 
     def untouched(self) -> bool:
         """Whether nothing is there but what a look has left: Terraform's providers."""

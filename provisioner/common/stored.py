@@ -29,12 +29,12 @@ def loads(content: bytes | str) -> Any:
         raise ValueError(f"it is larger than {LIMIT >> 20} MiB")
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        document = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if "\\ud" in text.lower():
-        json.dumps(found, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
-    return found
+        json.dumps(document, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return document
 
 
 def _finite(written: str) -> float:

@@ -26,7 +26,7 @@ def printable(value: Any) -> Any:
     """The same value (of JSON) with each control character of its texts written out: ESC as \\x1b. Colours are left
     out."""
     if isinstance(value, str):
-        return value if value.isprintable() else _shown(value)
+        return value if value.isprintable() else _escape(value)
     if isinstance(value, Mapping):
         return {printable(key): printable(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -43,9 +43,9 @@ def one_line(text: str, limit: int = 300) -> str:
     >>> one_line("smi.xml\\n[PASS] all"), one_line("a" * 9 + "z", 4)
     ('smi.xml\\\\n[PASS] all', 'aa…az')
     """
-    shown = single_line(text)
+    printed = single_line(text)
     half = limit // 2
-    return shown if len(shown) <= limit else f"{shown[:half]}…{shown[-half:]}"
+    return printed if len(printed) <= limit else f"{printed[:half]}…{printed[-half:]}"
 
 
 def single_line(text: str) -> str:
@@ -57,40 +57,40 @@ def single_line(text: str) -> str:
     return str(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
     >>> counted(1, "node"), counted(4, "node")
     ('1 node', '4 nodes')
     """
-    return f"{number} {what if number == 1 else plural(what)}"
+    return f"{number} {noun if number == 1 else plural(noun)}"
 
 
-def plural(what: str) -> str:
+def plural(noun: str) -> str:
     """Several of a kind.
 
     >>> plural("node"), plural("repository"), plural("elastic IP address"), plural("key")
     ('nodes', 'repositories', 'elastic IP addresses', 'keys')
     """
-    if what.endswith("y") and what[-2:-1] not in "aeiou":
-        return f"{what[:-1]}ies"
-    return f"{what}es" if what.endswith("s") else f"{what}s"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
-def few(texts: Sequence[str], most: int, mark: str = ";") -> str:
+def few(texts: Sequence[str], maximum: int, mark: str = ";") -> str:
     """The first of them, and how many more there are.
 
     >>> few(["a", "b", "c"], 2), few(["a", "b", "c"], 2, ","), few(["a", "b"], 2)
     ('a; b; and 1 more', 'a, b and 1 more', 'a; b')
     """
-    more = len(texts) - most
-    rest = f"{mark if mark == ';' else ''} and {more} more" if more > 0 else ""
-    return f"{mark} ".join(texts[:most]) + rest
+    more = len(texts) - maximum
+    tail = f"{mark if mark == ';' else ''} and {more} more" if more > 0 else ""
+    return f"{mark} ".join(texts[:maximum]) + tail
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     plain = _COLOUR.sub("", text).replace("\r\n", "\n")
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)
 
 
 def money(amount: float, currency: str) -> str:

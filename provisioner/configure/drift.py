@@ -22,7 +22,7 @@ from provisioner.plan.roles.interruption import digest
 from provisioner.plan.roles.nvidia_driver import by_switch
 from provisioner.stack.models import Image, Package, VendorImage
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.checks.software import brought, is_version
+from provisioner.verify.checks.software import image_versions, is_version
 from provisioner.verify.expectations import FABRIC_MANAGER, HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
@@ -193,7 +193,7 @@ def _vendor(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         if part == "driver":
             versions: tuple[str, ...] = (facts.module.version,) if facts.module else ()
         else:
-            versions = brought(facts, part, [p.name for p in lock.vendor.packages if p.part == part and p.asked])
+            versions = image_versions(facts, part, [p.name for p in lock.vendor.packages if p.part == part and p.asked])
         if not any(is_version(version_there, version) for version_there in versions):
             have = ", ".join(versions) or "not there"
             message = f"{part} of the image is {have}, locked {version}"

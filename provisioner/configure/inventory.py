@@ -53,9 +53,9 @@ def write(
 
 def _of_node(node: Node, local: bool) -> dict[str, str]:
     """Variables of one host. This very machine is reached without ssh."""
-    own = {"gpuprov_node": node.name, "gpuprov_private_address": node.private_address}
-    own |= {"gpuprov_user": node.user} if node.user else {}
-    return own | ({"ansible_connection": "local"} if local else {})
+    variables = {"gpuprov_node": node.name, "gpuprov_private_address": node.private_address}
+    variables |= {"gpuprov_user": node.user} if node.user else {}
+    return variables | ({"ansible_connection": "local"} if local else {})
 
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:

@@ -70,5 +70,5 @@ def _read(root: Path) -> Playbook:
 
 def _entry(task: Mapping[str, Any]) -> Entry:
     when = task.get("when", "")
-    text = " and ".join(f"({one})" for one in when) if isinstance(when, list) else str(when)
+    text = " and ".join(f"({condition})" for condition in when) if isinstance(when, list) else str(when)
     return Entry(task[IMPORT_ROLE]["name"], text, task)

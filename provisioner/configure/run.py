@@ -53,10 +53,10 @@ def configure(
 ) -> dict[str, Outcome]:
     """Run playbooks/site.yml on these nodes, or that part of it. Gives what happened on each, also where that was a
     failure. Raises ConfigureError where Ansible itself did not run."""
-    folder, way = _folder(run_dir), ssh.plain_way(cluster)
+    folder, plain_paths = _folder(run_dir), ssh.plain_way(cluster)
 
     def plain(path: Path) -> str:
-        return str(way / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
+        return str(plain_paths / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
 
     limit = folder / "limit"  # a list of thousands of names is longer than one argument may be
     paths.write_whole(limit, "".join(f"{node.name}\n" for node in nodes))
@@ -80,38 +80,38 @@ def configure(
         lambda line: _read(json.loads(line), outcomes, tasks, events, cluster),
         cwd=folder,
         env=_with_our_programs(),
-        given=json.dumps(request),
+        stdin_text=json.dumps(request),
         grace_s=STOP_GRACE_S,
         stopping=lambda: events("configure", "warning", "stopping Ansible", data={"here": AGAIN}),
     )
     if ended.status and not any(outcome.failed for outcome in outcomes.values()):
-        said = "".join(ended.complaints).strip()
-        said = said or "".join(
+        complaints = "".join(ended.complaints).strip()
+        complaints = complaints or "".join(
             path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")
         )
         raise ConfigureError(
-            f"Ansible did not start: {_why(said) or f'status {ended.status}'}",
+            f"Ansible did not start: {_cause(complaints) or f'status {ended.status}'}",
             where="configure",
             hint=f"fix the cause and run the command again; Ansible's log: {folder}/artifacts",
         )
     return outcomes
 
 
-def _why(said: str) -> str:
+def _cause(complaints: str) -> str:
     """The end of what Ansible said; of a traceback the last line, which has the cause (a disk that is full)."""
-    lines = said.strip().splitlines()
-    return lines[-1].strip() if "Traceback (most recent call last)" in said else said.strip()[-800:]
+    lines = complaints.strip().splitlines()
+    return lines[-1].strip() if "Traceback (most recent call last)" in complaints else complaints.strip()[-800:]
 
 
 def refuse_failures(outcomes: Mapping[str, Outcome], run_dir: Path) -> None:
     """Raise ConfigureError naming each node that failed, its task and why; the same cause is said once."""
-    found: dict[str, list[str]] = {}
+    nodes_by_failure: dict[str, list[str]] = {}
     for name, outcome in outcomes.items():
         for failure in outcome.failed:
-            found.setdefault(failure, []).append(name)
-    if found:
+            nodes_by_failure.setdefault(failure, []).append(name)
+    if nodes_by_failure:
         raise ConfigureError(
-            "\n  ".join(f"{', '.join(names)}: {failure}" for failure, names in found.items()),
+            "\n  ".join(f"{', '.join(names)}: {failure}" for failure, names in nodes_by_failure.items()),
             where="configure",
             hint=f"fix the cause and run `gpuprov up` again; Ansible's log: {run_dir}/ansible*/artifacts",
         )
@@ -145,15 +145,15 @@ class Tasks:
 
 def playbook_tasks() -> Tasks:
     """What playbooks/site.yml has for one node."""
-    book, root = playbook.load(), paths.data("ansible") / "roles"
-    files = [root / role / "tasks" / f"{part}.yml" for role in book.roles for part in ("install", "configure")]
+    site_playbook, root = playbook.load(), paths.data("ansible") / "roles"
+    files = [root / role / "tasks" / f"{part}.yml" for role in site_playbook.roles for part in ("install", "configure")]
     total = sum(len(yaml_text.load(file.read_text(encoding="utf-8"))) for file in files if file.exists())
-    return Tasks(total + len(book.tasks), book.tasks[-1])
+    return Tasks(total + len(site_playbook.tasks), site_playbook.tasks[-1])
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
     """Ansible's settings: our ssh configuration (pinned host keys, shared connections), pipelining, our roles."""
-    root, way = paths.data("ansible"), ssh.plain_way(cluster)
+    root, plain_paths = paths.data("ansible"), ssh.plain_way(cluster)
     return {
         "ANSIBLE_ROLES_PATH": str(root / "roles"),
         "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
@@ -171,13 +171,13 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "True",
-        "ANSIBLE_LOCAL_TEMP": str(way / "tmp"),
+        "ANSIBLE_LOCAL_TEMP": str(plain_paths / "tmp"),
     }
 
 
 def extra_variables() -> dict[str, str]:
     """What roles get from this machine. Nothing stands above Ansible's extra variables: no inventory, no node."""
-    return {"health_archive": str(archive.place())}
+    return {"health_archive": str(archive.write_archive())}
 
 
 def _read(

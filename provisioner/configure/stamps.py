@@ -93,9 +93,9 @@ def text_digest(role: str) -> str:
 
 @cache
 def _text_digest(root: Path, role: str) -> str:
-    book = playbook.load()
+    site_playbook = playbook.load()
     files = {str(file.relative_to(root)): _content(file) for file in [*_files(root, role), *_plugins(root, role)]}
-    return _digest([book.head, book.task(role), files])
+    return _digest([site_playbook.head, site_playbook.task(role), files])
 
 
 def _digest(value: Any) -> str:
@@ -151,14 +151,14 @@ def _plugins(root: Path, role: str) -> list[Path]:
     python, text = sorted((root / "plugins").rglob("*.py")), _source(root, role)
     modules = [file for file in python if file.parent.name == "modules"]
     utilities = [file for file in python if file.parent.name == "module_utils"]
-    used = _named(modules, text)
+    used = _mentioned_files(modules, text)
     texts = [text, *(file.read_text(encoding="utf-8") for file in used)]
     other_plugins = [file for file in python if file not in modules and file not in utilities]
-    while more := [file for file in _named(utilities, "\n".join(texts)) if file not in used]:
+    while more := [file for file in _mentioned_files(utilities, "\n".join(texts)) if file not in used]:
         used += more
         texts += [file.read_text(encoding="utf-8") for file in more]
     return used + other_plugins
 
 
-def _named(files: Iterable[Path], text: str) -> list[Path]:
+def _mentioned_files(files: Iterable[Path], text: str) -> list[Path]:
     return [file for file in files if re.search(rf"\b{re.escape(file.stem)}\b", text)]

@@ -16,13 +16,13 @@ def ask(cluster: Cluster, sites: Sequence[str], events: Events, *, refuse: bool)
     blocked = {}
     for site in sites:
         with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
-            found = cluster.providers.at(site).account()
-            if found is not None and found.status == "blocks":
-                blocked[site] = found
+            state = cluster.providers.at(site).account()
+            if state is not None and state.status == "blocks":
+                blocked[site] = state
     if refuse and sites and len(blocked) == len(sites):
-        lines = [f"site {site}: {found.message}" for site, found in blocked.items()]
-        hints = dict.fromkeys(found.action for found in blocked.values() if found.action)
+        lines = [f"site {site}: {blocker.message}" for site, blocker in blocked.items()]
+        hints = dict.fromkeys(blocker.action for blocker in blocked.values() if blocker.action)
         raise ProviderError("\n  ".join(lines), where="credentials", hint="; ".join(hints))
-    for site, found in blocked.items():
-        hint = f" ({found.action})" if found.action else ""
-        events("stack", "warning", f"site {site}: {found.message}{hint}: the lock gets no image of its machines")
+    for site, state in blocked.items():
+        hint = f" ({state.action})" if state.action else ""
+        events("stack", "warning", f"site {site}: {state.message}{hint}: the lock gets no image of its machines")

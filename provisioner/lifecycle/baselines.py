@@ -49,7 +49,7 @@ def load(paths: ClusterPaths) -> Record | None:
         raise DamagedFileError(str(error), str(paths.baseline), hint=hint) from error
 
 
-def beside(
+def with_baselines(
     cluster: Cluster, subjects: Iterable[Subject], nodes: Sequence[Node], *, required: bool = True
 ) -> list[Subject]:
     """The subjects, which are of these machines, each with what the record says of it. A damaged record raises

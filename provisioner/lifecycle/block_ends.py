@@ -17,7 +17,7 @@ SOON = timedelta(hours=2)
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
+def queried_ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
     """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
     asked is said."""
     ends: dict[str, str] = {}
@@ -33,7 +33,7 @@ def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
 def note(cluster: Cluster, plan: Plan) -> None:
     """Ask, and write it down; of groups that are not of this plan, or could not be asked about, it stays as it was."""
     blocks = {name for name, group in cluster.spec.groups.items() if group.capacity.kind == "block"}
-    ends = {name: when for name, when in noted(cluster).items() if name in blocks} | asked(cluster, plan)
+    ends = {name: when for name, when in noted(cluster).items() if name in blocks} | queried_ends(cluster, plan)
     node_state.note(cluster.paths, ends=[[name, when] for name, when in ends.items()])
 
 
@@ -44,7 +44,7 @@ def noted(cluster: Cluster) -> dict[str, str]:
     valid_rows = [
         row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)
     ]
-    return {name: when for name, when in valid_rows if name in cluster.spec.groups and left(when) is not None}
+    return {name: when for name, when in valid_rows if name in cluster.spec.groups and time_remaining(when) is not None}
 
 
 def variables(cluster: Cluster) -> dict[str, Any]:
@@ -57,20 +57,20 @@ def variables(cluster: Cluster) -> dict[str, Any]:
     return {"gpuprov_block_ends": begins}
 
 
-def left(when: str, now: datetime | None = None) -> timedelta | None:
+def time_remaining(when: str, at: datetime | None = None) -> timedelta | None:
     """How long it is until then (ISO 8601, UTC); None for what is no time."""
     try:
         end = datetime.strptime(when, FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
-    return end - (now or datetime.now(UTC))
+    return end - (at or datetime.now(UTC))
 
 
-def ending(ends: Mapping[str, str], now: datetime | None = None) -> list[str]:
+def ending(ends: Mapping[str, str], at: datetime | None = None) -> list[str]:
     """What is to be said of blocks that end, a line each."""
     lines = []
     for name, when in ends.items():
-        time_left = left(when, now)
+        time_left = time_remaining(when, at)
         if time_left is None:
             continue
         minutes = int(time_left.total_seconds() // 60)

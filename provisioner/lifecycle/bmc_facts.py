@@ -15,7 +15,7 @@ from typing import Any
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import write_whole
 from provisioner.common.text import one_line
-from provisioner.lifecycle.out_of_band import Looked, Managed, look, managed_machines, why
+from provisioner.lifecycle.out_of_band import Looked, Managed, error_text, look, managed_machines
 from provisioner.lifecycle.session import Cluster
 from provisioner.machines.redfish import logs
 from provisioner.machines.redfish.document import document, of_tree
@@ -113,7 +113,7 @@ def expected(machine: Managed) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def beside(cluster: Cluster, nodes: Sequence[Node]) -> Iterator[tuple[dict[str, dict[str, Any]], Beside]]:
+def collecting(cluster: Cluster, nodes: Sequence[Node]) -> Iterator[tuple[dict[str, dict[str, Any]], Beside]]:
     """What BMCs add to proving these nodes: node → what is expected of its BMC, and what gives node → bmc.json, once
     all are read. They are asked in a thread of their own from the beginning, within LOOK_S."""
     machines = [machine for machine in managed_machines(cluster) if machine.node in {node.name for node in nodes}]
@@ -178,7 +178,7 @@ def _files(
             site = _drawn([other for other in (*machines, *neighbours) if other.site == machine.site], looked)
             outputs[machine.node] = {FILE: Output(json.dumps(host_documents[host] | {"site": site}), rc=0)}
         else:
-            outputs[machine.node] = {FILE: Output("", missing=True, error=why(error))}
+            outputs[machine.node] = {FILE: Output("", missing=True, error=error_text(error))}
     return outputs
 
 

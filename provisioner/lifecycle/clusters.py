@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
-from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.rundir import fleet, node_state, run_events, run_folders
 from provisioner.spec.cluster_files import cluster_names
@@ -44,8 +44,8 @@ def _rows(runs: Path) -> Iterator[dict[str, Any]]:
         source = Path(run_folders.source_name(paths)).name
         created_from = runs.parent / source if source else None
         current = names.get(created_from) if created_from else None
-        named = [one for one in names if names[one] == name]  # copies may lie beside the file of the fleet
-        file = created_from if created_from in named else next(iter(named), runs.parent / "-")
+        same_name = [path for path in names if names[path] == name]  # copies may lie beside the file of the fleet
+        file = created_from if created_from in same_name else next(iter(same_name), runs.parent / "-")
         yield _row(ClusterPaths(file, name, sandbox=sandbox)) | {
             "created_from": str(created_from) if created_from else None,
             "renamed_to": current if current != name else None,
@@ -57,10 +57,10 @@ def _row(paths: ClusterPaths) -> dict[str, Any]:
         nodes = fleet.load(paths)
         names: list[str] | None = [node.name for node in nodes]
         noted = node_state.load(paths).get("nodes", {})
-        held = {node.name for node in nodes if quarantine_book.load(paths).holds(node)}
+        quarantined = {node.name for node in nodes if quarantine_book.load(paths).holds(node)}
     except (GpuprovError, OSError, AttributeError):
-        names, noted, held = None, {}, set()
-    healthy = sum(noted.get(name, {}).get("ok") is True and name not in held for name in names or ())
+        names, noted, quarantined = None, {}, set()
+    healthy = sum(noted.get(name, {}).get("ok") is True and name not in quarantined for name in names or ())
     run = run_events.last_run(paths.root, paths.runs, at_work=run_lock_held(paths.root))
     return {
         "cluster": paths.name,

@@ -180,7 +180,7 @@ class _Reconciliation:
         """The result, with the bundles that the verdict is made of."""
         light = self._settled - set(self._result.configured)
         self._result.subjects = [
-            _seen(_lightly(subject) if subject.name in light else subject, self._bundles[subject.name])
+            _with_bundle(_lightly(subject) if subject.name in light else subject, self._bundles[subject.name])
             for subject in self._subjects
         ]
         return self._result
@@ -200,7 +200,7 @@ def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Relea
     }
 
 
-def _seen(subject: Subject, bundle: Bundle) -> Subject:
+def _with_bundle(subject: Subject, bundle: Bundle) -> Subject:
     """The subject with what was read of it; what its level starts on the node still goes the way that was taken."""
     from provisioner.verify.bundle import Bundle
 

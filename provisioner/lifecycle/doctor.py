@@ -34,8 +34,8 @@ def examine() -> list[Diagnosis]:
 
 
 def _python() -> Diagnosis:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Diagnosis("python", "ok" if sys.version_info >= (3, 11) else "missing", found, "everything")
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Diagnosis("python", "ok" if sys.version_info >= (3, 11) else "missing", version, "everything")
 
 
 def _ssh() -> Diagnosis:
@@ -43,12 +43,12 @@ def _ssh() -> Diagnosis:
     missing = [name for name in ("ssh", "ssh-keygen", "ssh-keyscan") if shutil.which(name) is None]
     if missing:
         return Diagnosis("ssh", "missing", f"no {', '.join(missing)}", "reaching nodes", mend)
-    said = subprocess.run(
+    banner = subprocess.run(
         ["ssh", "-V"], capture_output=True, text=True, timeout=10, check=False, encoding="utf-8", errors="replace"
     ).stderr
-    version = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
+    version = re.search(r"OpenSSH_(\d+)\.(\d+)", banner)
     if version is None:
-        return Diagnosis("ssh", "unknown", said.strip(), "reaching nodes", mend)
+        return Diagnosis("ssh", "unknown", banner.strip(), "reaching nodes", mend)
     enough = tuple(map(int, version.groups())) >= OPENSSH_MIN
     return Diagnosis("ssh", "ok" if enough else "missing", version[0], "reaching nodes", "" if enough else mend)
 

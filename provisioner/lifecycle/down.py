@@ -36,7 +36,7 @@ class Removal:
     """Node → what stays on a machine that existed before gpuprov, one sentence each."""
 
 
-def made(cluster: Cluster) -> list[str]:
+def recorded_nodes(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
     names = {node.name for node in cluster.nodes()}
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -56,7 +56,7 @@ def copy_reports(cluster: Cluster, folder: Path) -> int:
     return len(runs)
 
 
-def _wanted(cluster: Cluster, site: str) -> Plan | None:
+def _plan_to_render(cluster: Cluster, site: str) -> Plan | None:
     """The plan of a site whose root module has to be written again: it was made on another computer, or its folder has
     Terraform's state alone. Raises GpuprovError for one that cluster.yaml does not name any more."""
     folder = cluster.paths.site(site)
@@ -79,7 +79,7 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     return plan
 
 
-def _again(site_machines: Machines, removal: Removal) -> list[str]:
+def _destroy_by_state(site_machines: Machines, removal: Removal) -> list[str]:
     """Nothing is left by the tags: whether the state says so, too."""
     try:
         removal.removed += site_machines.destroy()
@@ -91,11 +91,11 @@ def _again(site_machines: Machines, removal: Removal) -> list[str]:
 def remove_site(cluster: Cluster, site_machines: Machines, provider: Provider, removal: Removal) -> None:
     """Remove a site's machines and what has its tags; `removal` is added to."""
     try:
-        removal.removed += site_machines.destroy(_wanted(cluster, site_machines.site))
+        removal.removed += site_machines.destroy(_plan_to_render(cluster, site_machines.site))
         removal.left += provider.clean(cluster.events)
     except DestroyRefusedError as error:
         cluster.events("down", "warning", f"{error.message}\n  what is left is looked for by its tags")
-        removal.left += provider.clean(cluster.events) or _again(site_machines, removal)
+        removal.left += provider.clean(cluster.events) or _destroy_by_state(site_machines, removal)
 
 
 def refuse_unrecorded(cluster: Cluster, recorded_sites: Collection[str]) -> None:

@@ -57,7 +57,7 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     """Everything that is there. `folders`: where a `.gpuprov` may lie; `spec`: the file that was named, whose cluster
     is alive also where its state is kept elsewhere. Raises ProviderError."""
     known = [folder.absolute() for folder in folders]
-    resources, unknown = _found(places)
+    resources, unknown = _list_resources(places)
     by_cluster: dict[tuple[str, str, str, str, str], list[Thing]] = {}
     for resource in resources.values():
         key = (resource.place, resource.cluster, resource.site, resource.workspace, resource.identity)
@@ -71,7 +71,7 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     return Remainder(tuple(clusters), unknown)
 
 
-def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
+def _list_resources(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
     """Things by kind and id. What several regions see (IAM) is kept only if none of them can say whose it is."""
     resources: dict[tuple[str, str], Thing] = {}
     unknown: list[str] = []
@@ -84,10 +84,10 @@ def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tup
     return resources, tuple(dict.fromkeys(unknown))
 
 
-def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
+def chosen(remainder: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
     """The one cluster of that name (at all its places), if nobody here knows it. `identity`: which one, where several
     have the name; NO_ID for the one without. Raises GpuprovError."""
-    matching = [cluster for cluster in found.clusters if cluster.name == name]
+    matching = [cluster for cluster in remainder.clusters if cluster.name == name]
     identities = sorted({cluster.identity or NO_ID for cluster in matching})
     if identity is not None:
         matching = [cluster for cluster in matching if (cluster.identity or NO_ID) == identity]
@@ -110,7 +110,7 @@ def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Clu
 
 
 def remove(
-    places: Sequence[Orphans], clusters: Collection[Cluster], tell: Callable[[str], None]
+    places: Sequence[Orphans], clusters: Collection[Cluster], report: Callable[[str], None]
 ) -> tuple[int, list[str]]:
     """Remove all of these clusters that may be removed. Returns how many things are gone, and one sentence for each
     that is left: what was refused, what holds data, what is found again. Raises ProviderError."""
@@ -118,8 +118,8 @@ def remove(
     remaining: list[str] = []
     for provider in places:
         resources = [resource for resource in provider.find().things if (resource.kind, resource.id) in keys]
-        remaining += provider.remove(resources, tell) if any(not resource.kept for resource in resources) else []
-    second_look, unknown = _found(places)
+        remaining += provider.remove(resources, report) if any(not resource.kept for resource in resources) else []
+    second_look, unknown = _list_resources(places)
     still = [resource for key, resource in second_look.items() if key in keys]
     kept_sentences = [f"{resource}: {resource.kept}" for resource in still if resource.kept]
     if not remaining:  # else they wait for what was refused
@@ -135,12 +135,12 @@ def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = No
         return owner
     for folder in folders:
         root = ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root
-        if (owner := _directory(root)) and identity in ("", _own(root) or identity):
+        if (owner := _directory(root)) and identity in ("", _read_identity(root) or identity):
             return owner
     return ""
 
 
-def _own(root: Path) -> str:
+def _read_identity(root: Path) -> str:
     """The id of the cluster that a run directory made; empty where it has none that can be read."""
     try:
         identity = (root / "id").read_text(encoding="utf-8").strip()
@@ -163,7 +163,7 @@ def _directory(root: Path) -> str:
     """Why the cluster of a run directory is alive; empty where there is none, or nothing in it stands for anything."""
     if not root.is_dir():
         return ""
-    if held(root):
+    if is_run_lock_held(root):
         return f"a run is in progress in {root}"
     for workspace in sorted(root.glob("sites/*")):
         if _state(workspace):
@@ -171,7 +171,7 @@ def _directory(root: Path) -> str:
     return ""
 
 
-def held(root: Path) -> bool:
+def is_run_lock_held(root: Path) -> bool:
     """Whether a living run holds its lock; a lock that can't be tried is taken for held."""
     path = root / "run.lock"
     if not path.exists():

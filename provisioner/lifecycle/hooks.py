@@ -48,18 +48,18 @@ def call(
     """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment. `share`:
     before a hook runs the other operators know who drains the nodes and why, or that they were proven: whatever happens
     to this run, they can go on."""
-    wanted = cluster.spec.hooks
-    if share and nodes and (wanted.drain if step == "drain" else wanted.resume) is not None:
+    settings = cluster.spec.hooks
+    if share and nodes and (settings.drain if step == "drain" else settings.resume) is not None:
         cluster.share()
     return run(
         step,
-        wanted.drain if step == "drain" else wanted.resume,
+        settings.drain if step == "drain" else settings.resume,
         nodes,
         action=action,
         reasons=reasons,
         cluster=cluster.spec.name,
         folder=cluster.file.absolute().parent,
-        deadline_s=wanted.timeout_s,
+        deadline_s=settings.timeout_s,
         events=cluster.events,
     )
 
@@ -148,14 +148,14 @@ def _run_at_once(
         reader.join(timeout=max(0.0, read_until - time.monotonic()))
     for name, child in children.items():
         if name not in bad and child.returncode:
-            said = f": {last[name]}" if name in last else ""
-            bad[name] = f"the {step} command ended with status {child.returncode}{said}"
+            detail = f": {last[name]}" if name in last else ""
+            bad[name] = f"the {step} command ended with status {child.returncode}{detail}"
     return bad
 
 
 def refusal(bad: Mapping[str, str], hint: str) -> GpuprovError:
     """The error of a command that can't go on because nodes could not be drained: node → why."""
-    return GpuprovError("; ".join(f"{name}: {why}" for name, why in bad.items()), where="drain", hint=hint)
+    return GpuprovError("; ".join(f"{name}: {reason}" for name, reason in bad.items()), where="drain", hint=hint)
 
 
 def plain(reason: str) -> str:

@@ -85,11 +85,11 @@ class Limit:
         needed, available = self.needed(fleet), self.available(fleet)
         if available is None or needed <= available:
             return None
-        words = {
+        values = {
             "nodes": f"{fleet.nodes:,}", "needed": self.shown(needed), "available": self.shown(available),
             "number": str(needed), "folder": str(fleet.root),
         }  # fmt: skip
-        return Finding(self.status, self.subject, self.message.format(**words), self.action.format(**words))
+        return Finding(self.status, self.subject, self.message.format(**values), self.action.format(**values))
 
 
 def findings(cluster: Cluster, plan: Plan) -> list[Finding]:

@@ -15,17 +15,17 @@ from provisioner.verify.parsers.last_look import FILE
 from provisioner.verify.results import Report
 
 
-def beside(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, dict[str, Output]]:
+def last_look_files(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, dict[str, Output]]:
     """Node → last-look.json for its bundle. What is missing or damaged, or is another machine's, is no earlier look."""
-    found = {}
+    files = {}
     for node in nodes:
         try:
             document = stored.load(_file(cluster, node.name))
             if document["machine"] == node.id:
-                found[node.name] = {FILE: Output(json.dumps(document["looks"]), rc=0)}
+                files[node.name] = {FILE: Output(json.dumps(document["looks"]), rc=0)}
         except (OSError, ValueError, LookupError, TypeError):
             continue
-    return found
+    return files
 
 
 def keep(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> None:

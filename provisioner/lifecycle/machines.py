@@ -89,12 +89,12 @@ def refuse_moved(cluster: Cluster, site: str, *, home: bool = True) -> None:
     moved = {key: values for key, values in cluster.providers.moved(site).items() if home or key == "account"}
     if not moved or not _may_have_machines(cluster, site):
         return
-    before = ", ".join(f"{key} {former}" for key, (former, _) in moved.items())
+    former_places = ", ".join(f"{key} {former}" for key, (former, _) in moved.items())
     after = ", ".join(f"{key} {present}" for key, (_, present) in moved.items())
     hint = f"sign in to account {moved['account'][0]}, and run the same command again" if "account" in moved else ""
     key, (former, _) = next(iter(moved.items()))
     raise ProviderError(
-        f"its machines are in {before}; {'the credentials are of' if hint else 'cluster.yaml says'} {after}",
+        f"its machines are in {former_places}; {'the credentials are of' if hint else 'cluster.yaml says'} {after}",
         where=f"site {site}",
         hint=hint or f"put `{key}: {former}` back and run `gpuprov down` first, or add a site of another name",
     )
@@ -146,14 +146,19 @@ def of_site(
             from provisioner.machines.bmc import RedfishMachines
 
             return RedfishMachines(
-                site, provider.hosts, managed, managed.installation, nodes, _way(cluster, cluster.nodes()),
+                site, provider.hosts, managed, managed.installation, nodes, _host_access(cluster, cluster.nodes()),
                 cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
                 cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
                 lambda: _share_undoing(cluster),
             )  # fmt: skip
         return HostMachines(
-            site, provider.hosts, nodes, _way(cluster, cluster.nodes()), cluster.events, lambda: _share_undoing(cluster)
+            site,
+            provider.hosts,
+            nodes,
+            _host_access(cluster, cluster.nodes()),
+            cluster.events,
+            lambda: _share_undoing(cluster),
         )
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
@@ -178,7 +183,7 @@ def _share_undoing(cluster: Cluster) -> None:
         cluster.events("down", "warning", f"not shared: {error}")
 
 
-def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
+def _host_access(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
     """How machines that exist already are entered."""
     users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
     listed: set[str] = set()
@@ -437,7 +442,9 @@ def record_standing(cluster: Cluster, prepared: Sequence[tuple[Machines, Planned
         desired = {name for name, group in plan.nodes() if group.site == machines.site}
         desired -= set(capacity.without(cluster.paths.site(machines.site)))
         existing = {name for name in {*desired, *actions} if actions.get(name) != "create"}
-        missing = [node for node in machines.standing() if node.name not in recorded] if existing - recorded else []
+        missing = (
+            [node for node in machines.existing_nodes() if node.name not in recorded] if existing - recorded else []
+        )
         if missing:
             record(cluster, [*cluster.nodes(), *missing])
 
@@ -449,7 +456,7 @@ def record(cluster: Cluster, nodes: list[fleet.Node]) -> None:
     if new:
         node_state.note_stage(cluster.paths, "made", new)
     fleet.save(cluster.paths, nodes)
-    running_cost.seen(cluster, nodes)
+    running_cost.note_machines(cluster, nodes)
 
 
 def settled(cluster: Cluster) -> list[fleet.Node]:
@@ -460,20 +467,20 @@ def settled(cluster: Cluster) -> list[fleet.Node]:
 
 
 def _record_incomplete(
-    cluster: Cluster, plan: Plan, sites: Sequence[Machines], others: Sequence[fleet.Node] = ()
+    cluster: Cluster, plan: Plan, sites: Sequence[Machines], other_nodes: Sequence[fleet.Node] = ()
 ) -> str:
     """Write down what stands after an apply that failed at these sites, and say it; empty where nothing does. What
-    could not be asked is said, too. `others`: the nodes of other sites."""
+    could not be asked is said, too. `other_nodes`: the nodes of other sites."""
     previous = {node.name: node for node in cluster.nodes()}
-    nodes, unknown = list(others), []
+    nodes, unknown = list(other_nodes), []
     intended = plan.at([site.site for site in sites])
     for site in sites:
         try:
-            nodes += site.standing()
+            nodes += site.existing_nodes()
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in previous.values() if node.site == site.site]
-    elsewhere = {node.name for node in others}
+    elsewhere = {node.name for node in other_nodes}
     new = [node.name for node in nodes if node.name not in previous or previous[node.name].id != node.id]
     if not nodes:
         if not unknown:
@@ -503,7 +510,7 @@ def admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, Provide
     if not theirs:
         return {}
     cluster.share()  # with nodes.json: no state of Terraform names machines that are changed from here on
-    failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
+    failed = existing.admit(_host_access(cluster, theirs), theirs, cluster.events)
     for name, error in failed.items():
         cluster.events("fleet", "warning", error.message, node=name, unit="node")
     _forget(cluster, [node for node in theirs if isinstance(failed.get(node.name), existing.ForeignError)])

@@ -29,22 +29,22 @@ def finder(cluster: Cluster, subjects: Sequence[Subject]) -> FindNeighbours:
         from provisioner.verify.fabric_run import Neighbours
 
         nodes = {node.name: node for node in cluster.nodes()}
-        others = sorted((node for node in nodes.values() if _is_neighbour(node, subject)), key=_place)
-        if not others:
+        candidates = sorted((node for node in nodes.values() if _is_neighbour(node, subject)), key=_sort_key)
+        if not candidates:
             return Neighbours()
         try:
             ledger = Ledger(cluster.paths)
-            refused = _refused(cluster, others, ledger, measured)
-            free = [node for node in others if node.name not in refused]
-            own = nodes.get(subject.name)
+            refused = _refused(cluster, candidates, ledger, measured)
+            free = [node for node in candidates if node.name not in refused]
+            subject_node = nodes.get(subject.name)
             return Neighbours(
                 subjects_of(cluster, free) if free else (),
                 refused,
-                proven=own is not None and ledger.of(own) is not None,
+                proven=subject_node is not None and ledger.of(subject_node) is not None,
                 command=_command(cluster, subject),
             )
         except GpuprovError as error:  # a damaged record lends nobody, and costs no node its verdict
-            return Neighbours(refused={node.name: f"{error.where}: {error.message}" for node in others})
+            return Neighbours(refused={node.name: f"{error.where}: {error.message}" for node in candidates})
 
     return find
 
@@ -53,7 +53,7 @@ def _is_neighbour(node: Node, subject: Subject) -> bool:
     return (node.site, node.group) == (subject.site, subject.group) and node.name != subject.name
 
 
-def _place(node: Node) -> tuple[str, int, str]:
+def _sort_key(node: Node) -> tuple[str, int, str]:
     """The order of cluster.yaml within a group: train-2 before train-10."""
     stem, _, number = node.name.rpartition("-")
     return (stem, int(number), "") if number.isdigit() else ("", 0, node.name)
@@ -61,14 +61,14 @@ def _place(node: Node) -> tuple[str, int, str]:
 
 def _refused(cluster: Cluster, nodes: Sequence[Node], ledger: Ledger, measured: set[str]) -> dict[str, str]:
     """Why a node can be no partner, by its name; those that can are not in it."""
-    held, verdicts = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, verdicts = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
     moving = {*upgrade_journal.load(cluster.paths).out_of_service()}
     replaced = replace_journal.load(cluster).nodes
     refused = {}
     for node in nodes:
         if node.name in measured:
             refused[node.name] = "verified in this run, and could take no part"
-        elif node.name in held:
+        elif node.name in quarantined:
             refused[node.name] = "in quarantine"
         elif node.name in moving:
             refused[node.name] = "an upgrade has it out of service"

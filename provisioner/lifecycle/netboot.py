@@ -73,7 +73,7 @@ class Ready:
             how.interface, self.here, machines, f"{url}/boot.ipxe", proxy=how.proxy, gateway=how.gateway, dns=how.dns
         )
 
-    def make(self, host: Host, now: Journaled, asked: Asked, url: str) -> Media:
+    def make(self, host: Host, record: Journaled, request: Asked, url: str) -> Media:
         """The installer of one machine, made when it asks for it."""
         installation, fixed = self.how.installation, None
         if not self.how.proxy:
@@ -81,14 +81,14 @@ class Ready:
             fixed = Address(address, self.how.gateway, self.how.dns)
         target = Target(
             name=host.name.lower(), user=host.user or self.cluster.spec.user(self.site),
-            ssh_key=" ".join(self.key.split()[:2]), serials=tuple(dict.fromkeys((now.serial, *asked.names))),
-            token=now.token, disk=installation.disk, reinstall=self.may_overwrite(now.serial),
+            ssh_key=" ".join(self.key.split()[:2]), serials=tuple(dict.fromkeys((record.serial, *request.names))),
+            token=record.token, disk=installation.disk, reinstall=self.may_overwrite(record.serial),
             mirror=installation.mirror, mac=host.mac, fixed=fixed, report=url,
         )  # fmt: skip
         if self.disk is not None:
             system = ramdisk.make(installation.mirror)
-            return media.of_disk_image(system, self.disk, target, self.folder / now.token)
-        return media.make(installation.os or "", installation.source, target, self.folder / now.token)
+            return media.of_disk_image(system, self.disk, target, self.folder / record.token)
+        return media.make(installation.os or "", installation.source, target, self.folder / record.token)
 
 
 def ready(cluster: Cluster, site: str | None) -> Ready:
@@ -100,14 +100,14 @@ def ready(cluster: Cluster, site: str | None) -> Ready:
     _verify(how)
     address, colon, port = how.installation.serve.rpartition(":")
     serve_address = address if colon else port
-    here = network.address(how.interface, serve_address, f"site {name}")
+    listener = network.address(how.interface, serve_address, f"site {name}")
     if not how.proxy:
-        network.refuse_unusable(hosts, here, how.gateway, how.interface, f"site {name}")
+        network.refuse_unusable(hosts, listener, how.gateway, how.interface, f"site {name}")
     folder = cluster.paths.site(name)
     private_dir(folder)
     key = ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
     return Ready(
-        cluster, name, how, tuple(hosts), here, int(port) if colon else PORT, Journal(folder / "netboot.json"),
+        cluster, name, how, tuple(hosts), listener, int(port) if colon else PORT, Journal(folder / "netboot.json"),
         private_dir(folder / "netboot"), key,
     )  # fmt: skip
 
@@ -164,7 +164,10 @@ def run(site: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
                 f"answering {counted(len(site.hosts), 'machine')} on {site.how.interface}; switch them on",
             )
             _follow(site, daemon, stop, pause_s)
-    return {host: Ended(step, _why(site, host, step, sentences.get(host, ""))) for host, step in steps(site).items()}
+    return {
+        host: Ended(step, _failure_reason(site, host, step, sentences.get(host, "")))
+        for host, step in steps(site).items()
+    }
 
 
 def _prepared(site: Ready) -> Ready:
@@ -179,7 +182,7 @@ def _prepared(site: Ready) -> Ready:
     return replace(site, disk=disk_image.prepare(how.source, how.sha256, site.folder))
 
 
-def _why(site: Ready, name: str, step: str, sentence: str) -> str:
+def _failure_reason(site: Ready, name: str, step: str, sentence: str) -> str:
     """`said`: the last that was told of the machine, "" where it asked nothing in this run."""
     within = f"within {site.cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
     if step == "installed":

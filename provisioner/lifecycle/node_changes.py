@@ -48,12 +48,17 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
     recorded it and a site knows of it: by Terraform's state, or by a pinned host key."""
     sites = list(planned)
     desired = [name for name, _ in plan.nodes()]
-    recorded = [node.name for node in nodes if node.site in {one.site for one in sites}]
-    actions = [action for one in sites for action in one.actions if action.node]
+    recorded = [node.name for node in nodes if node.site in {planned_site.site for planned_site in sites}]
+    actions = [action for planned_site in sites for action in planned_site.actions if action.node]
     new = {a.node for a in actions if a.what == "create" and not a.attached}
     replaced = {a.node for a in actions if a.what == "replace" and not a.attached}
     touched = {a.node for a in actions}
-    ended = {a.node: one.site for one in sites for a in one.actions if a.what == "delete" and not a.attached and a.node}
+    ended = {
+        a.node: planned_site.site
+        for planned_site in sites
+        for a in planned_site.actions
+        if a.what == "delete" and not a.attached and a.node
+    }
     reasons = dict.fromkeys((new & {*recorded}) - {*ended}, "its machine is gone")
     reasons |= {a.node: a.reason for a in actions if a.reason and not a.attached}
     recreate = replaced | new & {*recorded, *ended}
@@ -62,7 +67,7 @@ def node_changes(nodes: Sequence[Node], plan: Plan, planned: Iterable[Planned]) 
         recreate=tuple(name for name in desired if name in recreate),
         change=tuple(name for name in desired if name in recorded and name in touched - recreate),
         remove=tuple(dict.fromkeys(name for name in (*recorded, *ended) if name not in desired)),
-        total=sum(one.total for one in sites),
+        total=sum(planned_site.total for planned_site in sites),
         sites=ended,
         reasons={name: reason for name in desired if name in recreate and (reason := reasons.get(name))},
     )

@@ -13,7 +13,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir, write_whole
 from provisioner.lifecycle.session import Cluster
 from provisioner.machines.bmc import bmc_of
-from provisioner.machines.hosts import named
+from provisioner.machines.hosts import assign_names
 from provisioner.machines.journal import Journal
 from provisioner.machines.providers.base import Management
 from provisioner.machines.providers.hosts import Host
@@ -83,7 +83,7 @@ def _names(cluster: Cluster, site: str, groups: Sequence[str], hosts: Sequence[H
     names_by_host = dict(recorded)
     for group in groups:
         names = cluster.spec.groups[group].node_names(group)
-        named_hosts = named([host for host in hosts if host.group == group], names, recorded)
+        named_hosts = assign_names([host for host in hosts if host.group == group], names, recorded)
         names_by_host |= {host.name: name for name, host in named_hosts.items()}
     return names_by_host
 
@@ -151,12 +151,12 @@ def glance(cluster: Cluster, seconds: float) -> dict[str, dict[str, str | None]]
 
     names = {target.host.name: target.node for target in targets}
     return {
-        names[done.machine]: done.value or {"power": None, "health": None, "error": why(done.error)}
+        names[done.machine]: done.value or {"power": None, "health": None, "error": error_text(done.error)}
         for done in (_each(cluster, targets, look_at, seconds) if targets else [])
     }
 
 
-def why(error: Exception | None) -> str:
+def error_text(error: Exception | None) -> str:
     """An error in one sentence."""
     return getattr(error, "message", str(error))
 

@@ -40,44 +40,50 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
-        machines.refuse_abandoned(cluster, whole)
-        wanted = whole.at(sites)
-        findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
+        fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
+        machines.refuse_abandoned(cluster, fleet_plan)
+        desired = fleet_plan.at(sites)
+        findings = [
+            finding
+            for site_findings in preflight.look(cluster, desired, cluster.events).values()
+            for finding in site_findings
+        ]
         snapshot = RunSnapshot.of(cluster.paths)
         try:
-            mine = {site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in wanted.sites()}
-            prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
+            site_machines = {
+                site: machines.of_site(cluster, site, binary, run_dir, record=False) for site in desired.sites()
+            }
+            prepared, failed = each(list(site_machines), lambda site: site_machines[site].plan(desired, repair=False))
             if failed := failed | machines.occupied(cluster, prepared):
                 raise together(failed)
         finally:
             if not untouched:
                 snapshot.restore(RunSnapshot.of(cluster.paths))
-        there = _there(cluster, lock) if not untouched else {}
-        intended = node_changes(cluster.nodes(), wanted, prepared.values())
+        observed = _node_states(cluster, lock) if not untouched else {}
+        intended = node_changes(cluster.nodes(), desired, prepared.values())
         document = {
             "cluster": cluster.spec.name,
             "sandbox": cluster.sandbox,
             "nodes": [
                 {"name": name, "group": group.name, "site": group.site, "machine": group.machine.name}
-                | there.get(name, {"drift": None, "reboot": None, "waiting": []})
-                for name, group in wanted.nodes()
+                | observed.get(name, {"drift": None, "reboot": None, "waiting": []})
+                for name, group in desired.nodes()
             ],
             "machines": intended.to_json(),
             "reasons": dict(intended.reasons),
             "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
             "shared": {
-                p.site: [{"action": one.what, "resource": one.name} for one in p.actions if not one.node]
+                p.site: [{"action": action.what, "resource": action.name} for action in p.actions if not action.node]
                 for p in prepared.values()
             },
             "images": {name: f"{golden.name} {golden.build}" for name, golden in lock.images.items()},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
-                for group in wanted.groups
+                for group in desired.groups
             },
             "new_lock": new_lock,
             "lock_file": str(cluster.paths.lock_file),
-            "ends": block_ends.asked(cluster, wanted),
+            "ends": block_ends.queried_ends(cluster, desired),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
@@ -85,13 +91,13 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             "cost": None if cluster.sandbox else summary.planned(cluster.spec, sites),
         }
         if untouched:  # what was only looked at leaves nothing behind
-            for one in mine.values() if cluster.sandbox else ():
-                one.forget()
+            for machines_of_site in site_machines.values() if cluster.sandbox else ():
+                machines_of_site.forget()
             cluster.only_looked()
     return document
 
 
-def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
+def _node_states(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     """What is to be said of each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
     releases = upgrade_journal.assigned(cluster, nodes, lock)
@@ -134,7 +140,7 @@ def text(document: dict[str, Any], file: str = "FILE") -> str:
     if document["sandbox"]:
         lines.append(f"  `gpuprov cost {file.removesuffix(' --sandbox')}` says what these machines cost in the cloud")
     for node in document["nodes"]:
-        lines += [f"  {node['name']}: {line}" for line in told(node, file)]
+        lines += [f"  {node['name']}: {line}" for line in node_lines(node, file)]
     for finding in document["findings"]:
         action = f" ({finding['action']})" if finding["action"] else ""
         lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
@@ -173,7 +179,7 @@ MOST_LINES = 8
 """Differences of one node that are told one by one."""
 
 
-def told(node: dict[str, Any], file: str = "FILE") -> list[str]:
+def node_lines(node: dict[str, Any], file: str = "FILE") -> list[str]:
     """What is worth a line of one node of `plan` or `status`: its drift, a reboot, what an upgrade would change."""
     drift = [difference["message"] for difference in node.get("drift") or ()]
     lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])

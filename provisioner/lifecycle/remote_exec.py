@@ -51,17 +51,17 @@ def run_on(
         while True:
             # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
             # end does not come when the child of ours is ended.
-            left = deadline - time.monotonic()
-            if output.read(max(0.0, min(LOOK_S, left))):
+            remaining_s = deadline - time.monotonic()
+            if output.read(max(0.0, min(LOOK_S, remaining_s))):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code, text = child.wait(timeout=max(0.0, min(LOOK_S, left))), output.text()
+                    code, text = child.wait(timeout=max(0.0, min(LOOK_S, remaining_s))), output.text()
                     silent = not text.strip() or ssh_failure.has_no_greeting(text)
                     if silent and ssh_failure.is_own(argv, code):
                         text = f"ssh: {ssh_failure.explain(argv, text)}"
                     return code, text
             if sessions.ended:
                 raise Interrupted("interrupted") from None
-            if left <= 0:
+            if remaining_s <= 0:
                 sessions.end([child])
                 return TIMED_OUT, f"no answer within {timeout_s:g} s"
 
@@ -79,7 +79,7 @@ class _Output:
     def __init__(self, child: subprocess.Popen[bytes], limit: int) -> None:
         assert child.stdout is not None
         self._stream, self._limit = child.stdout, limit
-        self._kept, self._omitted, self._ended = bytearray(), 0, False
+        self._content, self._omitted, self._ended = bytearray(), 0, False
         os.set_blocking(self._stream.fileno(), False)
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._stream, selectors.EVENT_READ)
@@ -92,13 +92,13 @@ class _Output:
                 self._ended = True
                 self._ready.close()
                 self._stream.close()
-            room = self._limit - len(self._kept)
-            self._kept += piece[:room]
+            room = self._limit - len(self._content)
+            self._content += piece[:room]
             self._omitted += max(0, len(piece) - room)
         return self._ended
 
     def text(self) -> str:
-        text = self._kept.decode("utf-8", "replace")
+        text = self._content.decode("utf-8", "replace")
         if self._omitted:
             text += f"\n[{self._omitted} bytes more were left out: redirect them to a file on the node]"
         return text

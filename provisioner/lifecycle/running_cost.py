@@ -21,12 +21,12 @@ SEEN = "machines"
 """Key of state.json: id → {"node", "machine", "region", "kind", "since", "until"}; `until` is null while it stands."""
 
 
-def seen(cluster: Cluster, nodes: Iterable[Node]) -> None:
+def note_machines(cluster: Cluster, nodes: Iterable[Node]) -> None:
     """Write down when machines were first seen, and when they were first gone. A sandbox costs nothing."""
     if cluster.sandbox:
         return
-    now, known, here = _text(datetime.now(UTC)), _known(cluster), {node.id: node for node in nodes}
-    for number, node in here.items():
+    timestamp, known, present = _text(datetime.now(UTC)), _known(cluster), {node.id: node for node in nodes}
+    for number, node in present.items():
         if number not in known:
             site, group = cluster.spec.sites.get(node.site), cluster.spec.groups.get(node.group)
             known[number] = {
@@ -34,22 +34,22 @@ def seen(cluster: Cluster, nodes: Iterable[Node]) -> None:
                 "machine": node.machine,
                 "region": getattr(site, "region", ""),
                 "kind": group.capacity.kind if group else "on-demand",
-                "since": now,
+                "since": timestamp,
                 "until": None,
             }
     for number, row in known.items():
-        if number in here:
+        if number in present:
             row["until"] = None
         elif row["until"] is None:
-            row["until"] = now
+            row["until"] = timestamp
     node_state.note(cluster.paths, **{SEEN: known})
 
 
-def so_far(cluster: Cluster, now: datetime | None = None) -> dict[str, Any] | None:
+def so_far(cluster: Cluster, at: datetime | None = None) -> dict[str, Any] | None:
     """{"since", "sums": [{"currency", "amount", "hour", "dates"}], "unknown": [node]}; None where no machine was seen.
 
     `hour` is what the machines that are there now cost for one; `unknown` names those whose price is not known."""
-    moment, rows = now or datetime.now(UTC), _known(cluster)
+    moment, rows = at or datetime.now(UTC), _known(cluster)
     if cluster.sandbox or not rows:
         return None
     sums: dict[str, dict[str, Any]] = {}
@@ -57,19 +57,19 @@ def so_far(cluster: Cluster, now: datetime | None = None) -> dict[str, Any] | No
     for row in rows.values():
         try:
             machine = cluster.spec.catalog.machine(row["machine"])
-            found = offer(machine, row["region"], "block" if row["kind"] == "block" else "on-demand")
+            listing = offer(machine, row["region"], "block" if row["kind"] == "block" else "on-demand")
         except (GpuprovError, KeyError):
             unknown.append(row["node"])
             continue
-        if found.each is None:
-            unknown += [] if found.price == "nothing" else [row["node"]]
+        if listing.each is None:
+            unknown += [] if listing.price == "nothing" else [row["node"]]
             continue
         end = _time(row["until"]) if row["until"] else moment
-        total = sums.setdefault(found.currency, {"amount": 0.0, "hour": 0.0, "dates": set()})
-        total["amount"] += found.each * max(0.0, (end - _time(row["since"])).total_seconds()) / 3600
-        total["hour"] += found.each if row["until"] is None else 0.0
-        total["dates"].add(found.date)
-    told = [
+        total = sums.setdefault(listing.currency, {"amount": 0.0, "hour": 0.0, "dates": set()})
+        total["amount"] += listing.each * max(0.0, (end - _time(row["since"])).total_seconds()) / 3600
+        total["hour"] += listing.each if row["until"] is None else 0.0
+        total["dates"].add(listing.date)
+    cost_rows = [
         {
             "currency": currency,
             "amount": round(total["amount"], 2),
@@ -78,31 +78,31 @@ def so_far(cluster: Cluster, now: datetime | None = None) -> dict[str, Any] | No
         }
         for currency, total in sums.items()
     ]
-    return {"since": min(row["since"] for row in rows.values()), "sums": told, "unknown": sorted(set(unknown))}
+    return {"since": min(row["since"] for row in rows.values()), "sums": cost_rows, "unknown": sorted(set(unknown))}
 
 
 def lines(spent: Mapping[str, Any]) -> list[str]:
     """The same for a person."""
-    told = [
+    messages = [
         f"cost so far: about {money(total['amount'], total['currency'])}, {money(total['hour'], total['currency'])} an "
         f"hour now; an estimate: list prices on demand (of {as_of(total['dates'])}) × the time since gpuprov first saw "
         f"each machine, the first on {spent['since']}"
         for total in spent["sums"]
     ]
     if spent["unknown"]:
-        told.append(f"cost so far unknown: {', '.join(spent['unknown'])}: no list price")
-    return told
+        messages.append(f"cost so far unknown: {', '.join(spent['unknown'])}: no list price")
+    return messages
 
 
 def _known(cluster: Cluster) -> dict[str, dict[str, Any]]:
     """What state.json has; rows that are damaged are left out."""
-    found = node_state.load(cluster.paths).get(SEEN)
+    table = node_state.load(cluster.paths).get(SEEN)
     keys = {"node", "machine", "region", "kind", "since", "until"}
-    whole = {}
-    for number, row in found.items() if isinstance(found, dict) else ():
+    valid_rows = {}
+    for number, row in table.items() if isinstance(table, dict) else ():
         if isinstance(row, dict) and set(row) >= keys and _is_time(row["since"]):
-            whole[number] = {**row, "until": row["until"] if _is_time(row["until"]) else None}
-    return whole
+            valid_rows[number] = {**row, "until": row["until"] if _is_time(row["until"]) else None}
+    return valid_rows
 
 
 def _is_time(value: object) -> bool:

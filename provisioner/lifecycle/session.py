@@ -110,7 +110,7 @@ class Cluster:
 
     def place_groups(self) -> None:
         """Take the sites that were chosen for groups with several, as the run directory has them now."""
-        self.spec = placement.place(self.spec, self.paths)
+        self.spec = placement.with_chosen_sites(self.spec, self.paths)
 
     def nodes(self) -> list[fleet.Node]:
         """The machines that the last run made."""
@@ -242,13 +242,13 @@ class Cluster:
     def only_looked(self) -> None:
         """Remove what a look at a cluster that was never made has left, but the providers that Terraform has fetched
         for it: `up` will want them."""
-        kept = False
+        has_providers = False
         for workspace in self.paths.root.glob("sites/*"):
             for path in workspace.iterdir():
                 if self.sandbox or path.name not in (".terraform", ".terraform.lock.hcl"):
                     _remove(path)
-                kept = kept or (workspace / ".terraform" / "providers").is_dir()
-        self.forget(but="sites" if kept else "")
+                has_providers = has_providers or (workspace / ".terraform" / "providers").is_dir()
+        self.forget(but="sites" if has_providers else "")
 
     def run_dir(self) -> Path:
         """A fresh directory under runs/: for what holds no lock (`verify`) and has a report to leave."""
@@ -312,8 +312,8 @@ def open_to_remove(
                 where=str(used[0].used_spec),
                 hint="correct cluster.yaml, or restore its last version; another person has put it there",
             ) from None
-        told = f"{error.message}\nThe file is not valid" if os.path.lexists(path) else f"{path} is missing"
-        note(f"{told}: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
+        problem = f"{error.message}\nThe file is not valid" if os.path.lexists(path) else f"{path} is missing"
+        note(f"{problem}: cluster {loaded.name} is removed as {used[0].used_spec} describes it")
         return _opened(path, loaded, used[0].sandbox, events or Events(), offline=False)
 
 
@@ -360,20 +360,22 @@ def _refuse_renamed(paths: ClusterPaths, sandbox: bool | None) -> None:
     """Raise GpuprovError where machines were created from the same file under another name: no command would name
     them, and `up` would create a second fleet. Where it was not recorded of which file, no file has that name any more.
     `sandbox` None: whether by a sandbox or not."""
-    for other in run_folders.beside(paths.spec):
+    for other in run_folders.sibling_clusters(paths.spec):
         name, root = other.name, other.root
         if name == paths.name or sandbox not in (None, other.sandbox) or not other.made():
             continue
         source = run_folders.source_name(other)
         if source == paths.spec.name or (not source and not run_folders.is_named(other)):
             kind = "sandbox" if other.sandbox else "cluster"
-            way = f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
+            option = (
+                f", or pass --no-sandbox for a real cluster {paths.name}" if other.sandbox and sandbox is None else ""
+            )
             raise GpuprovError(
                 f"`name` is {paths.name} now, and {RUNS}/{root.name} has {run_folders.machines_of(other)} that "
                 f"{'this file' if source else 'a file of unknown name'} created as {kind} {name}: was the cluster "
                 "renamed?",
                 where=str(paths.spec),
-                hint=f"put `name: {name}` back{way}; a second fleet needs a file of its own",
+                hint=f"put `name: {name}` back{option}; a second fleet needs a file of its own",
             )
 
 
@@ -431,8 +433,8 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
 
 def _described(holder: Path) -> str:
     try:
-        held = stored.load(holder)
-        since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
-        return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
+        document = stored.load(holder)
+        since = datetime.fromtimestamp(document["since"], UTC).strftime("%H:%M:%S UTC")
+        return f" (`gpuprov {document['command']}`, process {document['pid']}, since {since})"
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""

@@ -42,9 +42,9 @@ def _each(repositories: Iterable[Repository], fetch: Fetch) -> Iterable[Diagnosi
             yield Diagnosis(subject, "unknown", error.message, job, error.hint)
             continue
         if ends is None:
-            said = f"{repository.key_url} no longer has {repository.fingerprint}"
+            message = f"{repository.key_url} no longer has {repository.fingerprint}"
             mend = "look for the vendor's announcement of a new key, then `gpuprov lock` with a gpuprov that knows it"
-            yield Diagnosis(subject, "missing", said, job, mend)
+            yield Diagnosis(subject, "missing", message, job, mend)
             continue
         days, day = (ends - time.time()) / 86400, time.strftime("%Y-%m-%d", time.gmtime(ends))
         if not ends or days > SOON_DAYS:

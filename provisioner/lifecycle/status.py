@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.common import stored
 from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle import block_ends, configuring, running_cost
-from provisioner.lifecycle.gc import held as run_lock_held
+from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
@@ -61,7 +61,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         drift = drifted(cluster, [node for node in nodes if node.name in runs], known_runs) if ask else {}
         bmcs = managed.result() if managed is not None else {}
 
-    def row(name: str, group: str, site: str, machine: str, node: Node | None, **rest: Any) -> dict[str, Any]:
+    def row(name: str, group: str, site: str, machine: str, node: Node | None, **columns: Any) -> dict[str, Any]:
         release, waiting = runs.get(name, (None, []))
         stack = release.lock.groups.get(group) if release else None
         differences = drift.get(name)
@@ -71,12 +71,12 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "site": site,
             "machine": machine,
             "address": node.address if node else None,
-            **rest,
+            **columns,
             "drift": None if differences is None else [difference.to_json() for difference in differences],
             "lock": release.id if release and node else None,
             "driver": stack.driver if stack and node else None,
             "waiting": waiting,
-            "upgrade": upgrade_journal.told(journal, name, release.id if release else None),
+            "upgrade": upgrade_journal.upgrade_state(journal, name, release.id if release else None),
             "quarantine": quarantined[name].told() if name in quarantined else None,
             "replace": {"step": replacing[name].step} if name in replacing else None,
             "bmc": bmcs.get(name),
@@ -137,13 +137,13 @@ def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, l
     lock = lockfile.read(cluster.paths.lock_file)
     if lock is None:
         return {}
-    here = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
-    found = {}
-    for name, release in upgrade_journal.assigned(cluster, here, lock).items():
-        group = next(node.group for node in here if node.name == name)
+    present = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
+    rows = {}
+    for name, release in upgrade_journal.assigned(cluster, present, lock).items():
+        group = next(node.group for node in present if node.name == name)
         moved = not same(release.lock, lock, group)
-        found[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])
-    return found
+        rows[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])
+    return rows
 
 
 def drifted(
@@ -170,7 +170,7 @@ def _last(cluster: Cluster) -> dict[str, Any]:
     from provisioner.configure import inventory
 
     try:
-        found = inventory.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
+        variables = inventory.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return variables if isinstance(variables, dict) else {}

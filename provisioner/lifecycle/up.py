@@ -100,9 +100,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     the next `up` goes on.
     """
     refuse_recipe(cluster)
-    asked, untouched = candidates(cluster, only), cluster.paths.untouched()
-    refuse_unready(cluster, asked)  # before anything is written, or anybody asked
-    with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), asked) as run:
+    requested, untouched = candidates(cluster, only), cluster.paths.untouched()
+    refuse_unready(cluster, requested)  # before anything is written, or anybody asked
+    with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), requested) as run:
         events = cluster.events
         upgrade_journal.refuse_resized(cluster, chosen(cluster, only))
         _refuse_damaged_records(cluster)
@@ -115,19 +115,19 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             if untouched:  # the question was about the first machines: nothing of the cluster is left
                 cluster.only_looked()
             return run
-        whole, remaining, sites, nodes, fresh = created
+        fleet_plan, remaining, sites, nodes, fresh = created
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
             _leave_waiting(cluster, run, nodes, releases, lock)
-            brought = configure(cluster, run, nodes, releases, new=fresh)
-            remaining.leave(failed_roles(run, nodes, brought), "configure")
+            configured = configure(cluster, run, nodes, releases, new=fresh)
+            remaining.leave(failed_roles(run, nodes, configured), "configure")
             nodes = [node for node in nodes if node.site not in remaining.failed]
-            brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
+            configured.subjects = [subject for subject in configured.subjects if subject.site not in remaining.failed]
         with run.stage("verify"):
-            run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
-            run.absent = _missing(whole.at(sites), nodes)
-        if not run.failed and set(sites) == set(whole.sites()):  # else machines of other sites may not be recorded
+            run.conclude(verifying.verify_configured(cluster, configured, nodes, releases, run_dir))
+            run.absent = _missing(fleet_plan.at(sites), nodes)
+        if not run.failed and set(sites) == set(fleet_plan.sites()):  # else machines of other sites may not be recorded
             Ledger(cluster.paths).prune(cluster.nodes(), upgrade_journal.needs(cluster))
         return run
 
@@ -135,7 +135,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
 def _refuse_damaged_records(cluster: Cluster) -> None:
     """Raise GpuprovError for a damaged record, before anything is written."""
     machines.refuse_damaged_pins(cluster)
-    quarantine.held(cluster)
+    quarantine.quarantined_nodes(cluster)
 
 
 def _missing(plan: Plan, nodes: Sequence[Node]) -> tuple[str, ...]:
@@ -169,25 +169,25 @@ def _create(
     while True:
         sites = chosen(cluster, only)
         with run.stage("stack"):
-            whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
-            machines.refuse_abandoned(cluster, whole)
-            remaining = Remaining(whole.at(sites), cluster.events)
+            fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
+            machines.refuse_abandoned(cluster, fleet_plan)
+            remaining = Remaining(fleet_plan.at(sites), cluster.events)
             run.failed = remaining.failed
             remaining.leave({site: error for site, error in failed.items() if site in sites}, "terraform")
         with run.stage("preflight"):
             findings = preflight.look(cluster, remaining.plan, cluster.events)
-            if choices.leave_blocked(findings, whole):
+            if choices.leave_blocked(findings, fleet_plan):
                 continue
             remaining.leave(preflight.blocked(findings), "preflight")
             findings = preflight.probe(cluster, remaining.plan, cluster.events)
-            if choices.leave_blocked(findings, whole):
+            if choices.leave_blocked(findings, fleet_plan):
                 continue
             remaining.leave(preflight.blocked(findings), "preflight")
         with run.stage("terraform"):
             if choices.find_existing(remaining.plan):
                 continue
             snapshot = RunSnapshot.of(cluster.paths) if approved is None else None
-            prepared = _prepare(cluster, binary, run, whole, remaining)
+            prepared = _prepare(cluster, binary, run, fleet_plan, remaining)
             upgrade_journal.refuse_resized(cluster, sites)
             upgrade_journal.refuse_other_hosts(cluster, [planned for _, planned in prepared])
             intended = node_changes(cluster.nodes(), remaining.plan, [planned for _, planned in prepared])
@@ -200,14 +200,14 @@ def _create(
         if approved is None:
             locking.write(cluster, lock)
         approved = intended
-        _record(cluster, whole, remaining.plan)
+        _record(cluster, fleet_plan, remaining.plan)
         _drain(cluster, intended)
         with run.stage("terraform"):
-            made = _make(cluster, run, remaining, prepared, intended, new_ids, choices, whole)
-        if not isinstance(made, Moved):
-            return Created(whole, remaining, sites, *made)
-        failed = remaining.failed | made.failed
-        finished += sum(planned.total for site, planned in prepared if site.site not in made.unfinished)
+            outcome = _make(cluster, run, remaining, prepared, intended, new_ids, choices, fleet_plan)
+        if not isinstance(outcome, Moved):
+            return Created(fleet_plan, remaining, sites, *outcome)
+        failed = remaining.failed | outcome.failed
+        finished += sum(planned.total for site, planned in prepared if site.site not in outcome.unfinished)
 
 
 def _prepare(
@@ -257,7 +257,7 @@ def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
     stay in quarantine until a machine of their name was proven, whichever that is."""
-    ledger, quarantined = Ledger(cluster.paths), quarantine.held(cluster)
+    ledger, quarantined = Ledger(cluster.paths), quarantine.quarantined_nodes(cluster)
     drained = {name for name, entry in quarantined.items() if entry.drained}
     ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")

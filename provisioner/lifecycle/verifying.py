@@ -64,14 +64,16 @@ def prove(
     from provisioner.verify.run import verify
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    subjects = list(baselines.beside(cluster, subjects, nodes, required=baseline_required))
-    deep = {one.name for one in subjects if one.expected.level != "quick"}
-    with bmc_facts.beside(cluster, [node for node in nodes if node.name in deep]) as (managed, files):
+    subjects = list(baselines.with_baselines(cluster, subjects, nodes, required=baseline_required))
+    deep = {subject.name for subject in subjects if subject.expected.level != "quick"}
+    with bmc_facts.collecting(cluster, [node for node in nodes if node.name in deep]) as (managed, files):
         subjects = [
-            replace(one, expected=replace(one.expected, bmc=managed[one.name])) if one.name in managed else one
-            for one in subjects
+            replace(subject, expected=replace(subject.expected, bmc=managed[subject.name]))
+            if subject.name in managed
+            else subject
+            for subject in subjects
         ]
-        earlier = looks.beside(cluster, nodes)
+        earlier = looks.last_look_files(cluster, nodes)
 
         def more() -> dict[str, dict[str, Output]]:
             managed_files = files()
@@ -79,7 +81,9 @@ def prove(
             return {name: {**earlier.get(name, {}), **managed_files.get(name, {})} for name in names}
 
         find = neighbours.finder(cluster, subjects) if borrowing else None
-        report = verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=more, neighbours=find)
+        report = verify(
+            subjects, checks=checks, events=cluster.events, workdir=workdir, extra_files=more, neighbours=find
+        )
         looks.keep(cluster, report, nodes)
         return report
 
@@ -185,8 +189,8 @@ def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, h
     alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
     with contextlib.suppress(LockedError), alone:
         releases = upgrade_journal.assigned(cluster, todo, lock)
-        found = drifted(cluster, todo, releases)
-        _record(Ledger(cluster.paths), [node for node in todo if found.get(node.name) == ()], releases)
+        differences = drifted(cluster, todo, releases)
+        _record(Ledger(cluster.paths), [node for node in todo if differences.get(node.name) == ()], releases)
 
 
 def _record(ledger: Ledger, proven: Sequence[Node], releases: Mapping[str, Release]) -> None:
@@ -228,20 +232,20 @@ def _prove_again(
 ) -> None:
     """Add to the verdict, in place, what comes of machines that boot again (`verify.reboot`)."""
     new = second_boot.chosen(cluster, verdict.report, [node for node in nodes if result.clean(node.name)])
-    again = second_boot.free(cluster, new)
-    if not again:
+    restarted = second_boot.free(cluster, new)
+    if not restarted:
         return
-    names = {node.name for node in again}
-    failed = second_boot.reboot_all(cluster, again)
+    names = {node.name for node in restarted}
+    failed = second_boot.reboot_all(cluster, restarted)
     subjects = [
         replace(one, source=one.transport or one.source, reach=None) for one in result.subjects if one.name in names
     ]
     # What was reached with others before the reboot counts (second_boot.merged).
-    second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"), borrowing=False)
+    second = prove(cluster, subjects, restarted, workdir=private_dir(run_dir / "second-boot"), borrowing=False)
     verdict.report = report = second_boot.merged(verdict.report, second, failed)
-    verdict.rebooted = tuple(node.name for node in again)
+    verdict.rebooted = tuple(node.name for node in restarted)
     healthy = f"{len(report.healthy_nodes)} of {counted(len(report.nodes), 'node')} healthy"
-    counts = f"{healthy}; {len(again)} proven over a reboot"
+    counts = f"{healthy}; {len(restarted)} proven over a reboot"
     cluster.events("verify", "done" if report.ok else "failed", counts)
 
 

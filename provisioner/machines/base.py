@@ -43,19 +43,20 @@ class Planned:
     def total(self) -> int:
         return self.add + self.change + self.destroy
 
-    def refuse_more(self, names: Collection[str], anew: Collection[str]) -> None:
-        """Raise ProviderError where more than these nodes' machines would be touched, or those of `anew` not made."""
+    def refuse_more(self, names: Collection[str], recreate: Collection[str]) -> None:
+        """Raise ProviderError where more than these nodes' machines would change, or those of `recreate` would not."""
         more = [
-            f"{one.what} {one.name}"
-            for one in self.actions
-            if not one.shared and (one.node not in names or not (one.attached or one.what in ("replace", "create")))
+            f"{action.what} {action.name}"
+            for action in self.actions
+            if not action.shared
+            and (action.node not in names or not (action.attached or action.what in ("replace", "create")))
         ]
-        touched = {one.node for one in self.actions if not one.attached}
-        less = [name for name in names if name in anew and name not in touched]
+        touched = {action.node for action in self.actions if not action.attached}
+        less = [name for name in names if name in recreate and name not in touched]
         if more or less:
-            what = f"would also {'; '.join(more[:10])}" if more else f"would not recreate {', '.join(less)}"
+            problem = f"would also {'; '.join(more[:10])}" if more else f"would not recreate {', '.join(less)}"
             raise ProviderError(
-                f"Terraform {what}. Nothing was done",
+                f"Terraform {problem}. Nothing was done",
                 where=f"site {self.site}",
                 hint="`gpuprov plan` shows what differs from cluster.yaml; `gpuprov up` applies it, then replace",
             )
@@ -110,7 +111,7 @@ class Machines(Protocol):
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
         apply may have been killed. Raises PartlyMadeError where some of the machines came to be."""
 
-    def standing(self) -> list[Node]:
+    def existing_nodes(self) -> list[Node]:
         """Every machine of the site that is recorded, whether cluster.yaml wants it or not, also after an apply that
         failed; asks the state alone."""
 

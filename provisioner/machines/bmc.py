@@ -48,14 +48,14 @@ class RedfishMachines(HostMachines):
 
     def __init__(
         self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node],
-        way: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
+        access: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
         share: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        super().__init__(site, hosts, known, way, events, share)
+        super().__init__(site, hosts, known, access, events, share)
         self._user, self._proxy = user, proxy
         self._management, self._installation, self._wait_s, self._base = management, installation, wait_s, folder
         self._journal = Journal(self._folder / "bmc.json")
-        self._pins = Pins(way.paths.root / "bmc_pins.json")
+        self._pins = Pins(access.paths.root / "bmc_pins.json")
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         planned = super().plan(plan, replace=replace, repair=repair)
@@ -170,9 +170,9 @@ class RedfishMachines(HostMachines):
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     if outcome.value:
                         if key := self._journal.load()[outcome.machine].host_key:
-                            ssh.pin(self._way.paths, outcome.machine, key)
+                            ssh.pin(self._access.paths, outcome.machine, key)
                         else:
-                            ssh.unpin(self._way.paths, outcome.machine)
+                            ssh.unpin(self._access.paths, outcome.machine)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         return failed
 
@@ -216,7 +216,7 @@ class RedfishMachines(HostMachines):
         def make(entry: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
             file = private_dir(self._folder / "images") / f"{entry.token}.iso"
             target = Target(
-                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key().split()[:2]),
+                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._access.key().split()[:2]),
                 serials=tuple(serial.replace(" ", "") for serial in serials), token=entry.token,
                 disk=self._installation.disk, reinstall=reinstall, mirror=self._installation.mirror,
                 report=images.base(entry.token) if disk else "",
@@ -225,7 +225,7 @@ class RedfishMachines(HostMachines):
                 config = first_boot.cloud_config(target.user, target.ssh_key)
                 system = ramdisk.make(self._installation.mirror)
                 appended = iso.in_memory(disk_image.files(target, disk, images.certificate, config))
-                iso.of_kernel(system.linux, system.initrd, appended, disk_image.words(target), file)
+                iso.of_kernel(system.linux, system.initrd, appended, disk_image.kernel_command_line(target), file)
             else:
                 iso.make(self._installation.os or group.stack.os, self._installation.source, target, file)
             images.files[entry.token] = file
@@ -259,7 +259,7 @@ class RedfishMachines(HostMachines):
     def _came_up(self, host: Host, entry: Journaled | None) -> bool:
         user, carried = host.user or self._user, self._proxy(host.name)
         token, key = (entry.token, entry.host_key) if entry is not None else ("", "")
-        return came_up(self._way.paths, host, user, carried, token, key)
+        return came_up(self._access.paths, host, user, carried, token, key)
 
 
 def bmc_of(
@@ -268,13 +268,13 @@ def bmc_of(
     pins: Pins,
     base: Path,
     seconds: float,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
     stop: threading.Event | None = None,
 ) -> Bmc:
     """A connection to a host's BMC, which is not open yet. Raises BmcError where nobody knows its account."""
     address, port = host.management
     account = accounts.find(management.credentials, host.name, host.bmc, base)
-    return Bmc(host.name, address, account, pins, time.monotonic() + seconds, port, told, stop or threading.Event())
+    return Bmc(host.name, address, account, pins, time.monotonic() + seconds, port, report, stop or threading.Event())
 
 
 def _facing(host: str, port: int) -> str:

@@ -32,9 +32,9 @@ def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, tok
             "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
             "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(paths)),
         } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
-        given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        where = ["-p", str(host.port), f"{user}@{host.address}"]
-        argv = ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"]
+        option_arguments = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
+        destination = ["-p", str(host.port), f"{user}@{host.address}"]
+        argv = ["ssh", "-F", "/dev/null", *option_arguments, *destination, "cat /etc/gpuprov-installed"]
         with contextlib.suppress(subprocess.TimeoutExpired, bounded.UnboundedOutputError):
             done = bounded.run(argv, deadline_s=40)
             return done.stdout.strip() == token

@@ -76,7 +76,7 @@ class AnotherHostError(ProviderError):
 
     def __init__(self, node: Node, host: str) -> None:
         super().__init__(
-            f"{_place(node)} is another host of this cluster, {host}",
+            f"{_address_text(node)} is another host of this cluster, {host}",
             where=node.name,
             hint="write each host's own address into cluster.yaml. For a host that is to have another name: take it "
             "out of `hosts`, run `gpuprov up`, and list it again",
@@ -84,19 +84,19 @@ class AnotherHostError(ProviderError):
         self.host = host
 
 
-def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, ProviderError]:
+def admit(access: Way, nodes: Sequence[Node], events: Events) -> dict[str, ProviderError]:
     """See that each machine lets gpuprov in and lets it be root, and begin the record of what is changed there. Where
     gpuprov's key is not known yet, the caller's own ssh brings it there. Gives what could not be entered, and why.
     Where a machine is another one of the cluster, what answers at that one's address is not entered either."""
     new: set[str] = set()
-    failed = _each(nodes, lambda node: new.add(node.name) if _admit(way, node, events) else None)
+    failed = _each(nodes, lambda node: new.add(node.name) if _admit(access, node, events) else None)
     known = {error.host: name for name, error in failed.items() if isinstance(error, AnotherHostError)}
     strange = [node for node in nodes if node.name in new and node.id in known]
-    undone = undo(way, strange, lambda *_: None)
+    undone = undo(access, strange, lambda *_: None)
     for node in strange:
         remainder = f", and gpuprov's record stays on it: {undone[node.name].message}" if node.name in undone else ""
         failed[node.name] = ProviderError(
-            f"{_place(node)} is not {node.id}, which answers at the address of {known[node.id]}{remainder}",
+            f"{_address_text(node)} is not {node.id}, which answers at the address of {known[node.id]}{remainder}",
             where=node.name,
             hint="write each host's own address into cluster.yaml",
         )
@@ -104,34 +104,34 @@ def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, Provider
 
 
 def undo(
-    way: Way, nodes: Sequence[Node], told: Callable[[Node, list[str], list[str]], None], *,
+    access: Way, nodes: Sequence[Node], report: Callable[[Node, list[str], list[str]], None], *,
     finished: Collection[str] = (),
 ) -> dict[str, ProviderError]:  # fmt: skip
-    """Undo on each machine what gpuprov did there; `told` gets what was done and what stays. Gives those where that
+    """Undo on each machine what gpuprov did there; `report` gets what was done and what stays. Gives those where that
     could not be done, and why. Which of these machines has which address does not matter. Where gpuprov's key is not
     let in, as before an `up` that was killed has brought it, the caller's own ssh brings it; not to the hosts
     `finished`, from which an earlier call has taken it."""
     ids = frozenset(node.id for node in nodes)
 
     def undo_one(node: Node) -> None:
-        request = {"do": "undo", "user": way.users[node.name], "others": sorted(way.hosts - ids)}
-        if node.name not in ssh.local(way.paths):
-            request["key"] = way.line
+        request = {"do": "undo", "user": access.users[node.name], "others": sorted(access.hosts - ids)}
+        if node.name not in ssh.local(access.paths):
+            request["key"] = access.line
         try:
-            answer = _ask(way, node, request, UNDO_S)
+            answer = _ask(access, node, request, UNDO_S)
         except DeniedError:
             if node.id in finished:
                 raise
-            _bring_key(way, node)
+            _bring_key(access, node)
             try:
-                answer = _ask(way, node, request, UNDO_S)
+                answer = _ask(access, node, request, UNDO_S)
             except GpuprovError:
-                _take_key(way.paths, node, way.line)
+                _take_key(access.paths, node, access.line)
                 raise
         done, stays = answer.get("done"), answer.get("stays")
         if not _texts(done) or not _texts(stays):
             raise _unclear(node, answer)
-        told(node, done, stays)
+        report(node, done, stays)
         if "failed" in answer:
             raise _stopped(node, answer["failed"])
 
@@ -151,27 +151,29 @@ def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, Prov
     return {name: error for name, error in errors.items() if error is not None}
 
 
-def _admit(way: Way, node: Node, events: Events) -> bool:
+def _admit(access: Way, node: Node, events: Events) -> bool:
     """Whether its record was begun just now."""
     has_brought_key = False
-    if node.name not in ssh.local(way.paths):
-        code, output = _call([*ssh.argv(way.paths, node.name), "true"])
+    if node.name not in ssh.local(access.paths):
+        code, output = _call([*ssh.argv(access.paths, node.name), "true"])
         if code and "Permission denied" in output:
-            _bring_key(way, node)
+            _bring_key(access, node)
             has_brought_key = True
-            events("fleet", "log", f"gpuprov's key added to {way.users[node.name]}'s authorized_keys", node=node.name)
-            code, output = _call([*ssh.argv(way.paths, node.name), "true"])
+            events(
+                "fleet", "log", f"gpuprov's key added to {access.users[node.name]}'s authorized_keys", node=node.name
+            )
+            code, output = _call([*ssh.argv(access.paths, node.name), "true"])
         if code:
-            _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {output}", _hint(output))
+            _refuse(node, f"ssh to {_address_text(node)} as {access.users[node.name]} fails: {output}", _hint(output))
     try:
-        other_hosts = sorted(way.hosts - {node.id})
-        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "others": other_hosts}, DEADLINE_S)
+        other_hosts = sorted(access.hosts - {node.id})
+        answer = _ask(access, node, {"do": "begin", "cluster": access.paths.name, "others": other_hosts}, DEADLINE_S)
         if answer.get("ok") is not True:
             raise _unclear(node, answer)
         return answer.get("new") is True
     except GpuprovError:
         if has_brought_key:  # a machine that is refused is left as it was
-            _take_key(way.paths, node, way.line)
+            _take_key(access.paths, node, access.line)
         raise
 
 
@@ -193,26 +195,35 @@ def _hint(output: str) -> str:
     return "look at the machine's console, address, port and jump host; then run the same command again"
 
 
-def _place(node: Node) -> str:
+def _address_text(node: Node) -> str:
     """A host as cluster.yaml names it, and where ssh looks for it."""
     location = f"{node.address} port {node.port}"
     return f"{node.id} ({location})" if node.id != node.address else location
 
 
-def _bring_key(way: Way, node: Node) -> None:
+def _bring_key(access: Way, node: Node) -> None:
     """Add gpuprov's key by the caller's own ssh: their configuration, keys and agent, the pinned host key."""
     process.refuse_stopped()
-    user = way.users[node.name]
+    user = access.users[node.name]
     options = {
-        "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": str(way.paths.known_hosts),
-        "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": f"{node.name}.{way.paths.name}",
+        "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": str(access.paths.known_hosts),
+        "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": f"{node.name}.{access.paths.name}",
         "HostKeyAlgorithms": "ssh-ed25519", "UpdateHostKeys": "no", "ControlPath": "none",
         "ConnectTimeout": str(ssh.CONNECT_TIMEOUT_S),
     }  # fmt: skip
-    if command := way.carried.get(node.name):
+    if command := access.carried.get(node.name):
         options["ProxyCommand"] = command.replace("%", "%%")
     option_words = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
-    argv = ["ssh", *option_words, "-p", str(node.port), "-l", user, node.address, f"sh -s -- {shlex.quote(way.line)}"]
+    argv = [
+        "ssh",
+        *option_words,
+        "-p",
+        str(node.port),
+        "-l",
+        user,
+        node.address,
+        f"sh -s -- {shlex.quote(access.line)}",
+    ]
     code, output = _call(argv, ADD_KEY)
     if code:
         port = f" -p {node.port}" if node.port != 22 else ""
@@ -224,21 +235,21 @@ def _bring_key(way: Way, node: Node) -> None:
         )
 
 
-def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+def _ask(access: Way, node: Node, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """The answer of on_node.py, printable; the caller checks what is in it, as a machine can answer anything. Raises
     ProviderError where there is none, and where the machine is another cluster's or can't do it, and LockedError where
     the lease of this run is lost: another run may work on the machine."""
     process.refuse_stopped()
-    request = {**request, "identity": way.identity(), "host": node.id}
+    request = {**request, "identity": access.identity(), "host": node.id}
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
-    code, output = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
+    code, output = _call([*ssh.argv(access.paths, node.name), ROOT_PYTHON], program, deadline_s)
     lines = [line for line in output.splitlines() if line.startswith("gpuprov:")]
     if code or not lines:
-        user = way.users[node.name]
-        if code in (255, 124) and node.name not in ssh.local(way.paths):  # ssh's own status, not the command's
+        user = access.users[node.name]
+        if code in (255, 124) and node.name not in ssh.local(access.paths):  # ssh's own status, not the command's
             is_denied = "Permission denied" in output and not output.startswith("jump host")
-            message = f"ssh to {_place(node)} as {user} fails: {output}"
+            message = f"ssh to {_address_text(node)} as {user} fails: {output}"
             raise (DeniedError if is_denied else ProviderError)(message, where=node.name, hint=_hint(output))
         if "sudo:" in output:
             _refuse(
@@ -259,11 +270,11 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             node,
             f"{node.address} runs {answer['vendors']!s:.120}, with a driver, docker and services (nvsm) of its own",
             "gpuprov would replace parts that NVIDIA supports together. As it is, `gpuprov verify --host "
-            f"{way.users[node.name]}@{node.address} --machine {node.machine}` proves it; for `up` install plain Ubuntu "
-            "Server, or leave it out",
+            f"{access.users[node.name]}@{node.address} --machine {node.machine}` proves it; for `up` install plain "
+            "Ubuntu Server, or leave it out",
         )
     if "foreign" in answer:
-        raise _foreign(way.paths, node, str(answer["foreign"]), str(answer.get("identity", "")))
+        raise _foreign(access.paths, node, str(answer["foreign"]), str(answer.get("identity", "")))
     if "other" in answer:
         raise AnotherHostError(node, str(answer["other"])[:60])
     if "damaged" in answer:

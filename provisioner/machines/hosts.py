@@ -32,14 +32,14 @@ class HostMachines:
     know what is noted in the site's folder."""
 
     def __init__(
-        self, site: str, hosts: Hosts, known: Sequence[Node], way: Way, events: Events,
+        self, site: str, hosts: Hosts, known: Sequence[Node], access: Way, events: Events,
         share: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.site, self._share = site, share
         self.stays: dict[str, list[str]] = {}
         """Node → what `destroy` left on it, one sentence each."""
-        self._hosts, self._known, self._way, self._events = hosts, list(known), way, events
-        self._folder = way.paths.site(site)
+        self._hosts, self._known, self._access, self._events = hosts, list(known), access, events
+        self._folder = access.paths.site(site)
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:  # noqa: ARG002
         nodes = self._nodes(plan)
@@ -58,7 +58,7 @@ class HostMachines:
             for name, node in nodes.items()
             if recorded_ids.get(name) != node.id
         ]
-        removed = self._gone(nodes)
+        removed = self._removed_nodes(nodes)
         actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in removed]
         actions += self._former(nodes)
         new = sum(1 for action in actions if action.what != "delete")
@@ -79,18 +79,18 @@ class HostMachines:
         write_whole(private_dir(self._folder) / MARK, "".join(f"{node.id}\n" for node in nodes.values()))
         for name in (LEAVING, LEFT):
             (self._folder / name).unlink(missing_ok=True)
-        if removed := self._gone(nodes):
-            failed = existing.undo(self._way, removed, self._told)
+        if removed := self._removed_nodes(nodes):
+            failed = existing.undo(self._access, removed, self._report_undo)
             for node in removed:
                 if error := failed.get(node.name):
                     self._warn_left(node, error)
         return list(nodes.values())
 
-    def standing(self) -> list[Node]:
+    def existing_nodes(self) -> list[Node]:
         return list(self._known)
 
     def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
-        done_hosts = self._left()
+        done_hosts = self._left_hosts()
         self._refuse_unnamed(done_hosts)
         for host in self._unlisted(done_hosts):
             message = f"{host} left with gpuprov's changes: neither nodes.json nor cluster.yaml names it"
@@ -98,7 +98,7 @@ class HostMachines:
         write_whole(private_dir(self._folder) / LEAVING, "".join(f"{node.id}\n" for node in self._known))
         self._share()
         # Also those that were left: another operator may have configured them since.
-        failed = existing.undo(self._way, self._known, self._told, finished=done_hosts)
+        failed = existing.undo(self._access, self._known, self._report_undo, finished=done_hosts)
         foreign = [name for name, error in failed.items() if isinstance(error, existing.ForeignError)]
         for name in foreign:
             self._events("down", "warning", f"{failed.pop(name).message}: left alone", node=name)
@@ -107,7 +107,7 @@ class HostMachines:
                 done_hosts.add(node.id)
             elif node.id in done_hosts:
                 failed.pop(node.name)
-            elif node.id not in self._way.listed:  # at any site: it may have been configured for another one
+            elif node.id not in self._access.listed:  # at any site: it may have been configured for another one
                 self._warn_left(node, failed.pop(node.name))
         write_whole(private_dir(self._folder) / LEFT, "".join(f"{host_id}\n" for host_id in sorted(done_hosts)))
         if failed:
@@ -137,7 +137,7 @@ class HostMachines:
 
     def _refuse_unlisted(self) -> None:
         """Raise ProviderError where `_unlisted` has hosts: no later command would undo what was configured on them."""
-        if lost := self._unlisted(self._left()):
+        if lost := self._unlisted(self._left_hosts()):
             raise ProviderError(
                 f"{few(lost, 5, ',')} may be configured, and neither nodes.json nor cluster.yaml names "
                 + ("them" if len(lost) > 1 else "it"),
@@ -152,7 +152,7 @@ class HostMachines:
         listed = {host.name for host in self._hosts.listed(())} | set(done_hosts)
         return [] if self._known else [host for host in self._read(MARK) if host not in listed]
 
-    def _left(self) -> set[str]:
+    def _left_hosts(self) -> set[str]:
         """Machines that a `down` which failed elsewhere has left already: gpuprov's key is gone from them."""
         return set(self._read(LEFT))
 
@@ -166,7 +166,7 @@ class HostMachines:
     def forget(self) -> None:
         """Planning leaves nothing."""
 
-    def _told(self, node: Node, done: list[str], stays: list[str]) -> None:
+    def _report_undo(self, node: Node, done: list[str], stays: list[str]) -> None:
         self.stays[node.name] = stays
         for sentence in done:
             self._events("down", "log", sentence, node=node.name)
@@ -175,7 +175,7 @@ class HostMachines:
 
     def _former(self, nodes: Mapping[str, Node]) -> list[Action]:
         """Nodes that nodes.json does not name, and whose hosts were proven and become other ones."""
-        known, proven = {node.id for node in self._known}, Ledger(self._way.paths).machines()
+        known, proven = {node.id for node in self._known}, Ledger(self._access.paths).machines()
         names: dict[str, list[str]] = {}
         for name, id in proven.items():
             names.setdefault(id, []).append(name)
@@ -186,7 +186,7 @@ class HostMachines:
             for former in names.get(node.id, ())
         ]
 
-    def _gone(self, nodes: Mapping[str, Node]) -> list[Node]:
+    def _removed_nodes(self, nodes: Mapping[str, Node]) -> list[Node]:
         """Machines of the last run that cluster.yaml does not name any more."""
         planned_ids = {node.id for node in nodes.values()}
         return [node for node in self._known if node.id not in planned_ids]
@@ -208,7 +208,7 @@ class HostMachines:
                     where=f"site {self.site}",
                     hint="list as many hosts as the group has machines",
                 )
-            for name, host in named(hosts, names, names_by_host).items():
+            for name, host in assign_names(hosts, names, names_by_host).items():
                 nodes_by_name[name] = _node(name, group.name, self.site, group.machine.name, host)
         return nodes_by_name
 
@@ -216,13 +216,13 @@ class HostMachines:
         """Host → the node that it is; of hosts that nodes.json does not name, the node that it was proven as, or whose
         host key was pinned for it. By another name a host that was proven would be a new machine."""
         names = {node.id: node.name for node in self._known}
-        recorded = {id: name for name, id in Ledger(self._way.paths).machines().items()}
-        recorded |= {id: name for name, (id, _) in ssh.load_pins(self._way.paths).items()}
+        recorded = {id: name for name, id in Ledger(self._access.paths).machines().items()}
+        recorded |= {id: name for name, (id, _) in ssh.load_pins(self._access.paths).items()}
         taken = set(names.values())
         return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 
 
-def named(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
+def assign_names(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
     """Name → host, as many as there are of both. `before`: host → the name that it has."""
     taken = {name: host for host in hosts if (name := names_by_host.get(host.name)) in names and name is not None}
     unnamed = iter([host for host in hosts if names_by_host.get(host.name) not in taken])

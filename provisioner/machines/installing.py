@@ -61,7 +61,7 @@ class Installer:
         if installation is not None and installation.step == "installed":
             return False
         if installation is not None and installation.step == "failed":
-            installation = self._again(installation)
+            installation = self._after_failure(installation)
         if installation is None or installation.step not in STARTED:
             installation = self._started(installation)
         elif installation.step == "starting":
@@ -85,7 +85,7 @@ class Installer:
         self.told(f"another machine than the one that was installed under this name: serial {serials}")
         return None
 
-    def _again(self, installation: Installation) -> Installation | None:
+    def _after_failure(self, installation: Installation) -> Installation | None:
         """After an installation that did not come up: it may have since; else only who says so overwrites its disks."""
         if self.answers(installation):
             return self.journal.note(installation, "cleaning")

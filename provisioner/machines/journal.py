@@ -59,44 +59,45 @@ class Journal:
         except (OSError, ValueError, RecursionError) as error:
             raise self._damaged(str(error)) from error
         try:
-            return {host: _row(host, one) for host, one in rows["hosts"].items()}
+            return {host: _row(host, row) for host, row in rows["hosts"].items()}
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise self._damaged(str(error)) from error
 
-    def _damaged(self, why: str) -> GpuprovError:
+    def _damaged(self, cause: str) -> GpuprovError:
         return GpuprovError(
-            f"is damaged: {why}", where=str(self.file),
+            f"is damaged: {cause}", where=str(self.file),
             hint="it lists the installed machines: restore it. Without it gpuprov does not install running machines "
             "again, and you must eject the media of their BMCs by hand",
         )  # fmt: skip
 
-    def note(self, one: Installation, step: str, **changes: Any) -> Installation:
+    def note(self, installation: Installation, step: str, **changes: Any) -> Installation:
         """Write down that a step begins."""
-        found = replace(one, step=step, **changes)
+        updated = replace(installation, step=step, **changes)
         with self._lock:
-            hosts = {**self.load(), one.host: found}
+            hosts = {**self.load(), installation.host: updated}
             rows = {
                 host: {k: v for k, v in asdict(each).items() if k != "host"} for host, each in sorted(hosts.items())
             }
             write_whole(self.file, json.dumps({"schema": 1, "hosts": rows}, indent=1) + "\n")
-        return found
+        return updated
 
 
-def _row(host: str, one: Mapping[str, Any]) -> Installation:
-    found = Installation(
+def _row(host: str, row: Mapping[str, Any]) -> Installation:
+    installation = Installation(
         host,
-        one["serial"],
-        one["step"],
-        one["token"],
-        one["url"],
-        tuple(one["order"]),
-        one.get("drive", ""),
-        one.get("host_key", ""),
+        row["serial"],
+        row["step"],
+        row["token"],
+        row["url"],
+        tuple(row["order"]),
+        row.get("drive", ""),
+        row.get("host_key", ""),
     )
-    if found.step not in STEPS or not all(
-        isinstance(text, str) for text in (found.serial, found.token, found.url, found.host_key)
+    if installation.step not in STEPS or not all(
+        isinstance(text, str)
+        for text in (installation.serial, installation.token, installation.url, installation.host_key)
     ):
-        raise ValueError(f"{host} is at the step {found.step!r}")
-    if not re.fullmatch(r"[a-f0-9]{16,64}", found.token):  # it becomes a part of paths
+        raise ValueError(f"{host} is at the step {installation.step!r}")
+    if not re.fullmatch(r"[a-f0-9]{16,64}", installation.token):  # it becomes a part of paths
         raise ValueError(f"{host} has no token")
-    return found
+    return installation

@@ -260,10 +260,10 @@ def _key(request: dict[str, Any], done: list[str]) -> str:
     path = Path(home, ".ssh", "authorized_keys")
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            lines, seen = list(stream), os.fstat(stream.fileno())
-        kept = [line for line in lines if line.strip() != request["key"]]
-        if len(kept) != len(lines):
-            _replace(Path(os.path.realpath(path)), "".join(kept).encode("utf-8", "surrogateescape"), seen)
+            lines, status = list(stream), os.fstat(stream.fileno())
+        remaining = [line for line in lines if line.strip() != request["key"]]
+        if len(remaining) != len(lines):
+            _replace(Path(os.path.realpath(path)), "".join(remaining).encode("utf-8", "surrogateescape"), status)
             done.append(f"gpuprov's key taken out of {path}")
     except FileNotFoundError:
         return ""
@@ -272,7 +272,7 @@ def _key(request: dict[str, Any], done: list[str]) -> str:
     return ""
 
 
-def _replace(path: Path, content: bytes, seen: os.stat_result) -> None:
+def _replace(path: Path, content: bytes, status: os.stat_result) -> None:
     """Another content for a file, whole or not at all, of the same owner and mode. By the open file alone: a folder in
     somebody's home may change meanwhile."""
     handle, fresh = tempfile.mkstemp(prefix=".gpuprov-", dir=path.parent)
@@ -280,8 +280,8 @@ def _replace(path: Path, content: bytes, seen: os.stat_result) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fchown(stream.fileno(), seen.st_uid, seen.st_gid)
-            os.fchmod(stream.fileno(), seen.st_mode & 0o7777)
+            os.fchown(stream.fileno(), status.st_uid, status.st_gid)
+            os.fchmod(stream.fileno(), status.st_mode & 0o7777)
             os.fsync(stream.fileno())
         Path(fresh).replace(path)
     except OSError:

@@ -17,7 +17,7 @@ from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityErr
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Module, Provider
 from provisioner.machines.providers.capacity import Instead
-from provisioner.machines.providers.cloud_errors import CODES, CloudError, hints, told
+from provisioner.machines.providers.cloud_errors import CODES, CloudError, error_lines, hints
 from provisioner.machines.workspace.binary import Binary
 from provisioner.machines.workspace.json_log import Changes
 from provisioner.machines.workspace.render import Backend, outputs_to_nodes, render
@@ -83,7 +83,7 @@ class TerraformMachines:
         outputs = outputs_to_nodes(self._workspace.outputs())
         return fleet.from_outputs(plan, self.site, outputs, capacity.without(self._folder))
 
-    def standing(self) -> list[Node]:
+    def existing_nodes(self) -> list[Node]:
         resources = self._workspace.resources()
         machines = {name: row for address, row in resources.items() if (name := self._module.node_at(address))}
         tainted = {str(row.attributes.get("id")) for row in machines.values() if row.tainted}
@@ -127,7 +127,7 @@ class TerraformMachines:
             backend=root.backend() if root.backend else None,
         )  # fmt: skip
 
-    def _again(self, plan: Plan, replace: Collection[str] = ()) -> None:
+    def _render_and_plan(self, plan: Plan, replace: Collection[str] = ()) -> None:
         """Render and plan once more; `replace` are addresses to be made anew."""
         self._render(plan)
         self._workspace.init()
@@ -237,19 +237,21 @@ class TerraformMachines:
                 with self._unrecorded():
                     self._workspace.apply()
             except ProviderError as error:
-                self._shop(plan, previous, error, data)
+                self._plan_next_attempt(plan, previous, error, data)
             else:
                 capacity.settle(self._folder)
                 return
 
-    def _shop(self, plan: Plan, previous: Collection[str], error: ProviderError, data: Sequence[str]) -> None:
+    def _plan_next_attempt(
+        self, plan: Plan, previous: Collection[str], error: ProviderError, data: Sequence[str]
+    ) -> None:
         """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
         where another way would not help, and where everything was tried; NoCapacityError
         where all that was said is that there are no machines. `before`: addresses of resources that Terraform's state
         had before this run, which stay as they are; `data`: those of them that hold data."""
         knows = self._provider.capacity
         errors = self._errors(plan, error)
-        other = capacity.instead(knows, plan, self._folder, errors) if knows else None
+        other = capacity.next_attempt(knows, plan, self._folder, errors) if knows else None
         if other is None:
             raise self._explained(plan, error)
         self._adopt(plan, repair=True)  # a machine whose answer was lost would be made, and paid, once more
@@ -257,14 +259,14 @@ class TerraformMachines:
             self._events("terraform", "warning", other.message)
             if not self._provider.simulated:
                 time.sleep(other.pause_s)
-            self._again(plan)
+            self._render_and_plan(plan)
             return
         state = self._workspace.resources()
         enough = enough_without(plan, other, {address for address in state if not state[address].tainted}, self._module)
         if enough and capacity.do_without(self._folder, capacity.Choices.read(self._folder).without | enough):
             lost = "; ".join(f"{group} does without {', '.join(names)}" for group, names in enough.items())
             self._events("terraform", "warning", f"{other.message}. {lost}: `gpuprov up` asks for them again")
-            self._again(plan)
+            self._render_and_plan(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
         new_addresses = {self._module.address(name) for name in names} & set(state) - set(previous)
@@ -283,7 +285,7 @@ class TerraformMachines:
                 ) from None  # fmt: skip
             raise ProviderError(other.message, where=location, hint=hint, diagnostics=error.diagnostics) from None
         self._events("terraform", "warning", other.message)
-        self._again(plan, sorted(new_addresses))
+        self._render_and_plan(plan, sorted(new_addresses))
 
     def _errors(self, plan: Plan | None, error: ProviderError) -> list[CloudError]:
         """What a failure of Terraform says, in the provider's classes; nothing where it has none."""
@@ -294,7 +296,7 @@ class TerraformMachines:
         choices, errors = capacity.Choices.read(self._folder), []
         for diagnostic in error.diagnostics:
             name, group = nodes.get(diagnostic.address, ("", None))
-            purchase = choices.now(group, knows.zones(plan)) if plan and group else None
+            purchase = choices.current_option(group, knows.zones(plan)) if plan and group else None
             errors.append(replace(knows.error(diagnostic, group, purchase), node=name))
         return errors
 
@@ -304,8 +306,10 @@ class TerraformMachines:
         errors = self._errors(plan, error)
         if not errors:
             return error
-        attempts = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
-        lines = [*told(errors), *(["tried before, in order:", *attempts] if attempts else [])]
+        attempts = (
+            capacity.Choices.read(self._folder).attempt_lines(group.name for group in plan.groups) if plan else []
+        )
+        lines = [*error_lines(errors), *(["tried before, in order:", *attempts] if attempts else [])]
         command = error.message.partition(" failed:")[0]
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(

@@ -55,9 +55,9 @@ def note_stage(paths: ClusterPaths, stage: str, names: Iterable[str], *, ok: boo
 
 def note_absent(paths: ClusterPaths, names: Iterable[str], known: Collection[str]) -> None:
     """These nodes are not there: those that were (`known`) are missing, the others were never made."""
-    wanted = list(names)
-    note_stage(paths, "missing", [name for name in wanted if name in known], ok=False)
-    note_stage(paths, "not made", [name for name in wanted if name not in known])
+    absent = list(names)
+    note_stage(paths, "missing", [name for name in absent if name in known], ok=False)
+    note_stage(paths, "not made", [name for name in absent if name not in known])
 
 
 def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str, str]) -> None:
@@ -76,15 +76,15 @@ def note_verdicts(paths: ClusterPaths, verdicts: Mapping[str, bool], level: str 
     with _changing(paths) as state:
         nodes = state.setdefault("nodes", {})
         for name, ok in verdicts.items():
-            before = nodes.get(name, {})
-            if ok and before.get("ok") is False and _is_deeper(before.get("level"), level):
+            previous = nodes.get(name, {})
+            if ok and previous.get("ok") is False and _is_deeper(previous.get("level"), level):
                 continue
             stage = "verified" if ok else "unhealthy"
             nodes[name] = {"stage": stage, "ok": ok} | ({"level": level} if level and not ok else {})
 
 
-def _is_deeper(one: Any, other: Any) -> bool:
-    return {one, other} <= {*LEVELS} and deeper(one, other) != other
+def _is_deeper(level: Any, other: Any) -> bool:
+    return {level, other} <= {*LEVELS} and deeper(level, other) != other
 
 
 def note_report(paths: ClusterPaths, page: Path, nodes: Collection[str] = ()) -> None:
@@ -120,12 +120,12 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         return {}
     nodes = loaded.get("nodes")
-    whole = {k: _node(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+    valid_nodes = {k: _node(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
     report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
     failed = loaded.get("failed")
     failed = {k: v for k, v in failed.items() if isinstance(v, str)} if isinstance(failed, dict) else {}
     partial = _partial_report(loaded.pop("partial_report", None))
-    state = {**loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None}
+    state = {**loaded, "nodes": valid_nodes, "failed": failed, "report": report if is_report(report) else None}
     return state | ({"partial_report": partial} if partial else {})
 
 

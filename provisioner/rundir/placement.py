@@ -40,7 +40,7 @@ def lists(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
     return {name: sites for name in spec.groups if len(sites := spec.sites_of(name)) > 1}
 
 
-def place(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
+def with_chosen_sites(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
     """The file with the chosen site of each group. Files are read for it, and only where a group has a list."""
     if not (groups := lists(spec)):
         return spec
@@ -84,7 +84,7 @@ def load(paths: ClusterPaths) -> dict[str, Choice] | None:
     try:
         rows = stored.load(paths.intent).get(KEY, {})
         return {
-            str(group): Choice(str(row["site"]), {str(site): str(why) for site, why in row["refused"].items()})
+            str(group): Choice(str(row["site"]), {str(site): str(reason) for site, reason in row["refused"].items()})
             for group, row in rows.items()
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -113,7 +113,9 @@ def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
         site = spec.site_of(name)
         refused = recorded[name].refused if name in recorded else {}
         earlier = sites[: sites.index(site)] if site in sites else ()
-        choices[name] = Choice(site, {one: refused[one] for one in earlier if one in refused})
+        choices[name] = Choice(
+            site, {earlier_site: refused[earlier_site] for earlier_site in earlier if earlier_site in refused}
+        )
     return choices
 
 
@@ -128,7 +130,9 @@ def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
             "sites": list(sites),
             "order": spec.groups[name].site_order,
             "prices": _prices(spec, name, sites) if spec.groups[name].site_order == "price" else {},
-            "refused": {s: why for s, why in recorded[name].refused.items() if s in sites} if name in recorded else {},
+            "refused": {s: reason for s, reason in recorded[name].refused.items() if s in sites}
+            if name in recorded
+            else {},
         }
         for name, sites in lists(spec).items()
     ]
@@ -146,10 +150,14 @@ def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _sentence(row: Mapping[str, Any]) -> str:
     site, sites, refused = row["site"], row["sites"], row["refused"]
-    reasons = "; ".join(f"{one} had no capacity ({why})" for one, why in refused.items())
+    reasons = "; ".join(f"{refused_site} had no capacity ({reason})" for refused_site, reason in refused.items())
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
-    later = [one for one in (sites[sites.index(site) + 1 :] if site in sites else sites) if one not in refused]
+    later = [
+        site_name
+        for site_name in (sites[sites.index(site) + 1 :] if site in sites else sites)
+        if site_name not in refused
+    ]
     prices = row.get("prices", {})
     first = (
         f", the {'cheapest' if prices.get(site) else 'first'} of its list" if site == sites[0] and not refused else ""
@@ -157,7 +165,9 @@ def _sentence(row: Mapping[str, Any]) -> str:
     parts = [f"site {site}{first}{_by_price(prices)}"]
     if reasons:
         parts.append(reasons)
-    unknown = [one for one in sites[: sites.index(site)] if one not in refused] if site in sites else []
+    unknown = (
+        [site_name for site_name in sites[: sites.index(site)] if site_name not in refused] if site in sites else []
+    )
     if unknown:
         parts.append(f"its machines were created there, and {', '.join(unknown)} was not tried")
     if later:

@@ -41,11 +41,11 @@ class EventsFile:
                 return begun, []
             with file.open("rb") as stream:
                 stream.seek(self._offset)
-                whole = stream.read(MOST_BYTES).rpartition(b"\n")[0]
+                complete_lines = stream.read(MOST_BYTES).rpartition(b"\n")[0]
         except OSError:
             return begun, []
-        self._offset += len(whole) + (1 if whole else 0)
-        return begun, [event for line in whole.splitlines() for event in _event(line)]
+        self._offset += len(complete_lines) + (1 if complete_lines else 0)
+        return begun, [event for line in complete_lines.splitlines() for event in _event(line)]
 
     def _folders(self) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
@@ -56,13 +56,15 @@ def _event(line: bytes) -> Iterator[Event]:
     """The event of a line; nothing where it is none. Whoever wrote the file, nothing but an event's own kinds of values
     comes out of it."""
     with contextlib.suppress(ValueError):
-        found = stored.loads(line)
-        if isinstance(found, dict) and all(
-            key in found and test(found[key]) for key, test in _SHAPES.items() if key in found or key in _REQUIRED
+        document = stored.loads(line)
+        if isinstance(document, dict) and all(
+            key in document and test(document[key])
+            for key, test in _SHAPES.items()
+            if key in document or key in _REQUIRED
         ):
-            nodes = found.get("data", {}).get("nodes", [])
+            nodes = document.get("data", {}).get("nodes", [])
             if isinstance(nodes, list) and all(isinstance(name, str) for name in nodes):
-                yield Event(**{key: value for key, value in found.items() if key in _SHAPES})
+                yield Event(**{key: value for key, value in document.items() if key in _SHAPES})
 
 
 def _number(value: Any) -> bool:
@@ -148,9 +150,9 @@ def last_run(root: Path, runs: Path, *, at_work: bool) -> LastRun | None:
             begun = begun or event.time
             if event.kind == "started" and event.stage != "run":
                 stage = event.stage
-            told = event.data.get("ended")
-            if event.stage == "run" and told in ("done", "interrupted", "failed"):
-                ending, command = str(told), event.message.removeprefix("gpuprov ").partition(":")[0]
+            outcome = event.data.get("ended")
+            if event.stage == "run" and outcome in ("done", "interrupted", "failed"):
+                ending, command = str(outcome), event.message.removeprefix("gpuprov ").partition(":")[0]
     record = holder(root)
     if record is not None and at_work:
         return LastRun(

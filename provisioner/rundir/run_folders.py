@@ -15,7 +15,7 @@ from provisioner.rundir import fleet
 from provisioner.spec.cluster_files import cluster_names
 
 
-def beside(file: Path) -> list[ClusterPaths]:
+def sibling_clusters(file: Path) -> list[ClusterPaths]:
     """The clusters with a run directory in the folder of a file, by name."""
     folders = sorted((file.absolute().parent / RUNS).glob("*"))
     names = [(root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)) for root in folders]
@@ -36,7 +36,7 @@ def is_named(paths: ClusterPaths) -> bool:
 
 def used_specs(file: Path) -> list[ClusterPaths]:
     """Run directories that have a copy of this file from when machines were created."""
-    return [paths for paths in beside(file) if paths.used_spec.is_file() and source_name(paths) == file.name]
+    return [paths for paths in sibling_clusters(file) if paths.used_spec.is_file() and source_name(paths) == file.name]
 
 
 def machines_of(paths: ClusterPaths) -> str:
@@ -49,9 +49,9 @@ def machines_of(paths: ClusterPaths) -> str:
 
 def restoring(file: Path) -> str:
     """What to do where `file` is missing and run directories beside it have machines; empty where none has."""
-    existing = [paths for paths in beside(file) if paths.made()]
-    own = [paths for paths in existing if source_name(paths) == file.name]
-    return "\n  ".join(_sentence(paths, file, len(own)) for paths in own or existing)
+    existing = [paths for paths in sibling_clusters(file) if paths.made()]
+    same_source = [paths for paths in existing if source_name(paths) == file.name]
+    return "\n  ".join(_sentence(paths, file, len(same_source)) for paths in same_source or existing)
 
 
 def _sentence(paths: ClusterPaths, file: Path, count: int) -> str:

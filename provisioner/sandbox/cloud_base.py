@@ -28,7 +28,7 @@ bookworm: they have unattended-upgrades and python3-apt)."""
 PACKAGES = tuple(name for name in image.PACKAGES if name not in LACKS)
 
 
-def wanted() -> bool:
+def boots_bare_image() -> bool:
     """Whether machines boot the bare image. Raises GpuprovError for a kind that there is none of."""
     kind = os.environ.get(VARIABLE) or KINDS[0]
     if kind not in KINDS:
@@ -38,7 +38,7 @@ def wanted() -> bool:
 
 def machine_reference() -> str:
     """The image that machines of a plain distribution boot."""
-    return reference() if wanted() else image.node_reference()
+    return reference() if boots_bare_image() else image.node_reference()
 
 
 def reference() -> str:
@@ -50,7 +50,7 @@ def prepare(podman: Podman) -> str:
     """The image that machines of a plain distribution boot: made where it is missing, but for that of everyday. Raises
     ProviderError where that fails; the caller holds the cache's lock."""
     image_name = machine_reference()
-    if not wanted() or image.exists(podman, image_name):
+    if not boots_bare_image() or image.exists(podman, image_name):
         return image_name
     if not image.exists(podman, _base()):
         image.build_base(podman, PACKAGES, _base())

@@ -36,4 +36,4 @@ def mig_layout(gpu: Gpu) -> dict[str, Any]:
             "jpeg": jpeg.get(compute, 0),
             "ofa": 1 if compute == 7 else 0,
         }
-    return {"supported": True, "profiles": profiles, "slices": list(mig.whole(gpu)[:2])}
+    return {"supported": True, "profiles": profiles, "slices": list(mig.full_gpu(gpu)[:2])}

@@ -27,7 +27,7 @@ class Shown(BaseModel):
 
 
 @cache
-def shown() -> dict[str, Shown]:
+def source_rows() -> dict[str, Shown]:
     """Every row of sources.yaml by its name."""
     document = yaml_text.load(DATA.joinpath("sources.yaml").read_bytes())
     rows = [Shown.model_validate({"as_" if key == "as" else key: value for key, value in row.items()})
@@ -42,4 +42,4 @@ def unit_file(name: str) -> str:
 
 def variant(name: str, key: str) -> str | None:
     """One variant of a text; None where the file is not there."""
-    return shown()[name].texts[key]
+    return source_rows()[name].texts[key]

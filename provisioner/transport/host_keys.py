@@ -38,9 +38,9 @@ def _through(command: str, address: str) -> tuple[str, str]:
             "HostKeyAlgorithms": "ssh-ed25519", "PreferredAuthentications": "none", "BatchMode": "yes",
             "ConnectTimeout": "15",
         }  # fmt: skip
-        given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        arguments = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
         with contextlib.suppress(subprocess.TimeoutExpired, bounded.UnboundedOutputError):
-            argv = ["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"]
+            argv = ["ssh", "-F", "/dev/null", *arguments, f"nobody@{address}", "true"]
             output = bounded.run(argv, deadline_s=SCAN_S).stderr
         try:
             return known.read_text(encoding="utf-8").split(None, 1)[1].strip(), output

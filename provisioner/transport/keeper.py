@@ -48,26 +48,26 @@ def end(run: str) -> int:
         return 0
     count = _end(run)
     with os.scandir(tempfile.gettempdir()) as entries:
-        mine = [e.path for e in entries if e.name.startswith("gpuprov-") and f"-{run}-" in e.name]
-    for path in mine:
+        temporary_dirs = [e.path for e in entries if e.name.startswith("gpuprov-") and f"-{run}-" in e.name]
+    for path in temporary_dirs:
         shutil.rmtree(path, ignore_errors=True)
     return count
 
 
 def _end(run: str) -> int:
-    seen: set[int] = set()
+    sessions_seen: set[int] = set()
     begun, killed = time.monotonic(), 0.0
     while True:
-        now, found = time.monotonic(), _members(run)
-        seen |= set(found)
-        if not found or (killed and now > killed + DEADLINE_S):
-            return len(seen)
-        finishing = {session for session, seconds in found.values() if now < begun + seconds} & set(found)
-        for pid, (session, _) in found.items():
+        at, members = time.monotonic(), _members(run)
+        sessions_seen |= set(members)
+        if not members or (killed and at > killed + DEADLINE_S):
+            return len(sessions_seen)
+        finishing = {session for session, seconds in members.values() if at < begun + seconds} & set(members)
+        for pid, (session, _) in members.items():
             if session not in finishing:
                 _kill(pid, run)
         if not finishing:
-            killed = killed or now
+            killed = killed or at
         time.sleep(0.05 if finishing else 0.01)
 
 
@@ -98,14 +98,14 @@ def remove_shared(folder: str) -> None:
 
 def _members(run: str) -> dict[int, tuple[int, float]]:
     """pid → its session and the seconds that this may take to finish, of every living process of a run."""
-    found = {}
+    members = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost more than the rest
         if entry.isdigit() and int(entry) != os.getpid():
             environment = _environment(int(entry))
             if environment.get(NAME) == run:
                 with contextlib.suppress(ProcessLookupError):
-                    found[int(entry)] = os.getsid(int(entry)), _seconds(environment.get(MAY_FINISH, ""))
-    return found
+                    members[int(entry)] = os.getsid(int(entry)), _seconds(environment.get(MAY_FINISH, ""))
+    return members
 
 
 def _seconds(text: str) -> float:
@@ -140,9 +140,9 @@ def main() -> None:
     left of it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    said = sys.stdin.read().splitlines()
-    folders = {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}
-    if ENDED not in said:
+    lines = sys.stdin.read().splitlines()
+    folders = {line.removeprefix(SOCKETS) for line in lines if line.startswith(SOCKETS)}
+    if ENDED not in lines:
         for folder in folders:
             close_shared(folder)
         end(sys.argv[1])

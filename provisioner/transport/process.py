@@ -41,7 +41,7 @@ LINE = 32 << 20
 COMPLAINTS = 1 << 20
 """Characters of standard error that `follow` keeps, about: its last lines."""
 
-_kept: subprocess.Popen[bytes] | None = None
+_keeper_process: subprocess.Popen[bytes] | None = None
 _run = ""
 """The name under which the keeper finds what this process started."""
 
@@ -50,11 +50,11 @@ def keep() -> str:
     """Have everything that this process starts end when it dies, SIGKILL included; gives the run's name, by which
     keeper.end finds what is left of it. For the process of a command, not for a library: what it has started lives on
     when it ends by itself, but ssh's shared connections, which no other run uses."""
-    global _kept, _run  # noqa: PLW0603 - there is one process
-    if _kept is None:
+    global _keeper_process, _run  # noqa: PLW0603 - there is one process
+    if _keeper_process is None:
         os.environ.pop(keeper.NAME, None)
         _run = secrets.token_hex(16)
-        _kept = subprocess.Popen(
+        _keeper_process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, _run],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             start_new_session=True,
@@ -66,12 +66,12 @@ def keep() -> str:
 
 def release() -> None:
     """Let what this process has started live on: to be called before it ends, or becomes another program."""
-    global _kept  # noqa: PLW0603
-    if _kept is not None and _kept.stdin is not None:
+    global _keeper_process  # noqa: PLW0603
+    if _keeper_process is not None and _keeper_process.stdin is not None:
         os.environ.pop(keeper.NAME, None)
-        with contextlib.suppress(OSError), _kept.stdin:
-            _kept.stdin.write(f"{keeper.ENDED}\n".encode())
-        _kept = None
+        with contextlib.suppress(OSError), _keeper_process.stdin:
+            _keeper_process.stdin.write(f"{keeper.ENDED}\n".encode())
+        _keeper_process = None
 
 
 OTHER_OPEN_FILES = 256
@@ -91,15 +91,15 @@ def allow_open_files(number: int) -> None:
 def shares(sockets: Path) -> bool:
     """Have the keeper end ssh's shared connections behind the sockets in this folder, and remove the folder, when this
     process ends; False where there is no keeper."""
-    if _kept is None or _kept.stdin is None:
+    if _keeper_process is None or _keeper_process.stdin is None:
         return False
     with contextlib.suppress(OSError):
-        _kept.stdin.write(f"{keeper.SOCKETS}{sockets}\n".encode())
-        _kept.stdin.flush()
+        _keeper_process.stdin.write(f"{keeper.SOCKETS}{sockets}\n".encode())
+        _keeper_process.stdin.flush()
     return True
 
 
-_asked = threading.Event()
+_end_requested = threading.Event()
 _forking: set[int] = set()
 """Threads that fork at this moment."""
 
@@ -164,14 +164,14 @@ def interrupt(*_: object) -> None:
     Python drops what is raised in a hook of fork (those of `logging`, for one) and prints a traceback; `start` looks
     for the request when it is through.
     """
-    _asked.set()
+    _end_requested.set()
     if threading.get_ident() not in _forking:  # handlers run in the main thread
         raise KeyboardInterrupt
 
 
 def interrupted() -> bool:
     """Whether this process was asked to end. A library may turn the KeyboardInterrupt into an error of its own."""
-    return _asked.is_set()
+    return _end_requested.is_set()
 
 
 def _end_with_parent(parent: int, sign: int) -> Callable[[], None]:
@@ -215,7 +215,7 @@ def start(
         )
     finally:
         _forking.discard(threading.get_ident())
-    if _asked.is_set():
+    if _end_requested.is_set():
         stop(child, grace_s=10.0)
         raise KeyboardInterrupt
     return child
@@ -237,13 +237,13 @@ def follow(
     grace_s: float,
     stopping: Callable[[], None],
     env: Mapping[str, str] | None = None,
-    given: str | None = None,
+    stdin_text: str | None = None,
 ) -> Ended:
-    """Run a child to its end; every line of its standard output goes to `read` as it comes, `given` to its standard
-    input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets `grace_s`
-    seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
+    """Run a child to its end; every line of its standard output goes to `read` as it comes, `stdin_text` to its
+    standard input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets
+    `grace_s` seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
     refuse_stopped()
-    child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
+    child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if stdin_text is None else subprocess.PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
     complaints: deque[str] = deque()
@@ -255,7 +255,7 @@ def follow(
         _register(followed)
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
-                child.stdin.write(given or "")
+                child.stdin.write(stdin_text or "")
         for line in _lines(child.stdout, LINE):
             read(line)
         status = child.wait()
@@ -294,7 +294,7 @@ def _register(followed: _Followed) -> None:
         _followed.append(followed)
         if _stops:
             followed.stop_aside()
-    if _asked.is_set() and threading.current_thread() is not threading.main_thread():
+    if _end_requested.is_set() and threading.current_thread() is not threading.main_thread():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(followed.child.pid, signal.SIGINT)
 
@@ -338,7 +338,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]
                     followed.stopping()
             _end_followed(running, grace_s)
             raise
-    return [one.result() for one in running]
+    return [future.result() for future in running]
 
 
 def _end_followed(running: Sequence[Future[T]], grace_s: float) -> None:

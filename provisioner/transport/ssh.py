@@ -244,11 +244,11 @@ KEYWORDS = {
 
 
 def refuse_foreign(
-    paths: ClusterPaths, proxies: Callable[[], Collection[str]], here: Callable[[], Collection[str]] = frozenset
+    paths: ClusterPaths, proxies: Callable[[], Collection[str]], local_names: Callable[[], Collection[str]] = frozenset
 ) -> None:
     """Raise GpuprovError for a configuration that `save` would not write: a run directory may have come with somebody's
-    checkout. `proxies`: the commands that may carry a connection; `here`: nodes that may be this machine."""
-    if (local_nodes := local(paths)) and (foreign := local_nodes - set(here())):
+    checkout. `proxies`: the commands that may carry a connection; `local_names`: nodes that may be this machine."""
+    if (local_nodes := local(paths)) and (foreign := local_nodes - set(local_names())):
         _refuse(paths.ssh / LOCAL, f"{min(foreign)} is this machine there, and not in cluster.yaml")
     jumps = [file for file in sorted(paths.ssh.glob(f"{JUMP}*")) if not file.name.endswith(JUMP_KEYS)]
     for jump_file in jumps:

@@ -81,8 +81,8 @@ def explain(argv: Sequence[str], output: str) -> str:
         return f"{argv[0]}: {error.strerror or error}"
     if done.returncode == 0:
         return BROKEN
-    said = explain_carried(command or _proxy_command(argv), done.stderr) if has_no_greeting(done.stderr) else ""
-    return said or error_text(done.stderr) or f"exit status {done.returncode}"
+    cause = explain_carried(command or _proxy_command(argv), done.stderr) if has_no_greeting(done.stderr) else ""
+    return cause or error_text(done.stderr) or f"exit status {done.returncode}"
 
 
 def has_no_greeting(output: str) -> bool:
@@ -97,13 +97,13 @@ def jump_host(command: str) -> str:
     'me@bastion.example.com:2222'
     """
     try:
-        words = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError:
         return ""
-    if "-W" not in words or words[0].rpartition("/")[2] != "ssh":
+    if "-W" not in arguments or arguments[0].rpartition("/")[2] != "ssh":
         return ""
-    port = words[words.index("-p") + 1] if "-p" in words else ""
-    return f"{words[-1]}:{port}" if port else words[-1]
+    port = arguments[arguments.index("-p") + 1] if "-p" in arguments else ""
+    return f"{arguments[-1]}:{port}" if port else arguments[-1]
 
 
 def explain_carried(command: str, output: str) -> str:
@@ -118,8 +118,8 @@ def explain_carried(command: str, output: str) -> str:
         return f"jump host {host} does not connect to the node: {reason}"
     name, _, port = host.partition(":")
     simulated = shlex.split(command)[1] == "-F"
-    own = f"does `ssh {f'-p {port} ' if port else ''}{name} true` work from here?"
-    return f"jump host {host} is not reached: {reason}; {SIMULATED if simulated else own}"
+    advice = f"does `ssh {f'-p {port} ' if port else ''}{name} true` work from here?"
+    return f"jump host {host} is not reached: {reason}; {SIMULATED if simulated else advice}"
 
 
 def _proxy_command(argv: Sequence[str]) -> str:

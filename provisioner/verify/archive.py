@@ -68,7 +68,7 @@ def digest() -> str:
     return hashlib.sha256(archive()).hexdigest()
 
 
-def place() -> Path:
+def write_archive() -> Path:
     """The zip as a file of the cache, for Ansible to copy."""
     file = cache_dir() / f"health-{digest()[:16]}.pyz"
     if not file.is_file() or file.read_bytes() != archive():

@@ -230,7 +230,7 @@ class Baseline:
         return cls(**{**data, "gpus": tuple(map(GpuIdentity.from_json, data.get("gpus", ())))})
 
 
-def behind(value: float, record: float, share: float) -> bool:
+def is_slower(value: float, record: float, share: float) -> bool:
     """Whether a value is below the recorded one by more than a share (0.05 is five per cent)."""
     return value < record * (1 - share)
 
@@ -282,7 +282,7 @@ def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Ex
                 record,
                 baseline.own if baseline is not None and record is not None else None,
                 expected.published.get(name),
-                record is not None and share is not None and behind(values[name], record, share),
+                record is not None and share is not None and is_slower(values[name], record, share),
             )
         )
     return tuple(rows)

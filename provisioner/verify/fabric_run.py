@@ -437,10 +437,10 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     railed = any(request.load is not None and "rails" in request.load for request in requests.values())
     more = CARD_BY_CARD_S if railed and any(len(nodes) == 2 for nodes in sets) else 0.0
     came = collect(targets, requests, deadline_s=longest + more + WAY_S, parallel=len(targets))
-    return {tuple(m.name for m in nodes): met(nodes, came) for nodes in sets}
+    return {tuple(m.name for m in nodes): joint_result(nodes, came) for nodes in sets}
 
 
-def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
+def joint_result(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
     """What the parts of a set's nodes say together."""
     names = tuple(member.name for member in nodes)
     parts: dict[str, Load] = {}

@@ -41,12 +41,12 @@ def verify(
     probe_s: float | None = None,
     judge_s: float | None = None,
     parallel: int = 64,
-    beside: Callable[[], Mapping[str, Mapping[str, Output]]] = dict,
+    extra_files: Callable[[], Mapping[str, Mapping[str, Output]]] = dict,
     neighbours: FindNeighbours | None = None,
 ) -> Report:
     """Verify every subject. Names must be distinct.
 
-    `beside` gives node → file of its bundle → what was found out meanwhile by another way than through the node.
+    `extra_files` gives node → file of its bundle → what was found out meanwhile by another way than through the node.
     `neighbours` tells whom a node could borrow that has no other one of its group here (fabric_run.py); None: it is not
     reported that it met nobody.
 
@@ -70,7 +70,7 @@ def verify(
     bundles |= _loaded(subjects, bundles, events=events)
     bundles |= fabric(subjects, bundles, events=events, neighbours=neighbours)
     bundles |= {
-        n: replace(bundles[n], files={**bundles[n].files, **more}) for n, more in beside().items() if n in bundles
+        n: replace(bundles[n], files={**bundles[n].files, **more}) for n, more in extra_files().items() if n in bundles
     }
     probed = time.monotonic()
     if workdir is not None:

@@ -120,37 +120,37 @@ class Read:
     """An object of the facts whose values are known: what the tool did not report makes the check unknown."""
 
     def __init__(self, subject: str, value: Any) -> None:
-        self._what, self._value = subject, value
+        self._noun, self._value = subject, value
 
     def __getattr__(self, name: str) -> Any:
         result = getattr(self._value, name)  # AttributeError for a name that facts do not have
         if result is None:
-            raise Unknown(f"{self._what} reports no {name}")
+            raise Unknown(f"{self._noun} reports no {name}")
         return result
 
     def __repr__(self) -> str:
-        return f"<{self._what}>"
+        return f"<{self._noun}>"
 
 
 class Several:
     """`host.gpu`, `host.nvlink`: as many as answer, by number."""
 
     def __init__(self, kind: str, items: dict[int, Any] | None, reason: str, of: int | None = None) -> None:
-        self._what, self._found, self._why, self._of = kind, items, reason, of
+        self._noun, self._items, self._reason, self._of = kind, items, reason, of
 
     def _known(self) -> dict[int, Any]:
-        if self._found is None:
-            raise Unknown(self._why)
-        return self._found
+        if self._items is None:
+            raise Unknown(self._reason)
+        return self._items
 
     def __call__(self, number: int) -> Read:
         if number not in self._known():
-            raise Unknown(f"{self._what} {number} does not answer")
-        return Read(f"{self._what} {number}", self._known()[number])
+            raise Unknown(f"{self._noun} {number} does not answer")
+        return Read(f"{self._noun} {number}", self._known()[number])
 
     def __iter__(self) -> Iterator[Read]:
         if len(self) < (self._of or 0):  # "all of them" is not said of those that are left
-            raise Unknown(f"{self._what}: {len(self)} of {self._of} are listed")
+            raise Unknown(f"{self._noun}: {len(self)} of {self._of} are listed")
         return (self(number) for number in sorted(self._known()))
 
     def __len__(self) -> int:

@@ -50,7 +50,7 @@ class Watch:
     def __init__(self, processor_s: float, clock_s: float) -> None:
         self.turn = 0
         self.active = False
-        self._seen = {signal.SIGPROF: 0, signal.SIGALRM: 0}
+        self._last_turns = {signal.SIGPROF: 0, signal.SIGALRM: 0}
         for number, timer, seconds in (
             (signal.SIGPROF, signal.ITIMER_PROF, processor_s),
             (signal.SIGALRM, signal.ITIMER_REAL, clock_s),
@@ -60,9 +60,9 @@ class Watch:
 
     def _tick(self, number: int, _frame: FrameType | None) -> None:
         which = signal.Signals(number)
-        if self.active and self._seen[which] == self.turn:
+        if self.active and self._last_turns[which] == self.turn:
             raise TooLong
-        self._seen[which] = self.turn
+        self._last_turns[which] = self.turn
 
     def run(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call it in a turn of its own. Raises TooLong after one to two times the seconds of a timer."""

@@ -43,7 +43,7 @@ def explore(name: str, target: Target, number: int, examples: int, totals: Total
         phases=(Phase.generate, Phase.shrink), print_blob=False, report_multiple_bugs=False,
     )  # fmt: skip
     @given(cases(sorted(corpus)))
-    def one(case: Case) -> None:
+    def try_case(case: Case) -> None:
         content = case.content(corpus)
         totals.examples += 1
         began = time.process_time()
@@ -53,7 +53,7 @@ def explore(name: str, target: Target, number: int, examples: int, totals: Total
         if spent > slow_s:
             raise SlowError(f"{spent:.1f} s for {len(content)} bytes")
 
-    one()
+    try_case()
 
 
 def main() -> int:

@@ -62,9 +62,9 @@ def targets() -> dict[str, Target]:
     captures = {
         str(path.relative_to(CAPTURES)): path.read_bytes() for path in files(CAPTURES) if path.suffix != ".yaml"
     }
-    found = {f"parser {name}": target for name, target in sorted(_parsers(captures).items())}
+    table = {f"parser {name}": target for name, target in sorted(_parsers(captures).items())}
     texts = Target({name: raw for name, raw in captures.items() if len(raw) < 100_000}, _bundle("b.txt"))
-    return found | {"bundle of one text": texts} | _archives(captures) | _documents()
+    return table | {"bundle of one text": texts} | _archives(captures) | _documents()
 
 
 def files(folder: Path) -> list[Path]:
@@ -73,7 +73,7 @@ def files(folder: Path) -> list[Path]:
 
 def _parsers(captures: Mapping[str, bytes]) -> dict[str, Target]:
     healthy = {machine: healthy_bundle.healthy(machine) for machine in healthy_bundle.ALL}
-    found: dict[str, Target] = {}
+    table: dict[str, Target] = {}
     for file, tool in FILES.items():
         module = tool.parse.__module__.rpartition(".")[2]
         corpus = {name: raw for name, raw in captures.items() if name.startswith(f"{module}/")}
@@ -82,9 +82,9 @@ def _parsers(captures: Mapping[str, bytes]) -> dict[str, Target]:
         }
         corpus = corpus or {"written": json.dumps(WRITTEN[file] if file in WRITTEN else _bmc()).encode()}
         name = f"{module}.{getattr(tool.parse, '__name__', 'parse')}"
-        known = found.get(name)
-        found[name] = Target({**(known.corpus if known else {}), **corpus}, _parser(tool.parse))
-    return found
+        known = table.get(name)
+        table[name] = Target({**(known.corpus if known else {}), **corpus}, _parser(tool.parse))
+    return table
 
 
 WRITTEN: dict[str, dict[str, object]] = {

@@ -14,7 +14,7 @@ import yaml
 
 from provisioner.stack import lockfile
 from tests.support.alicloud_api import Account, serving, stock
-from tests.support.alicloud_sandbox import behind
+from tests.support.alicloud_sandbox import attached
 from tests.support.aws_machines import Machines
 from tests.support.policies import Guard
 from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
@@ -63,7 +63,7 @@ def fleet(tmp_path: Path) -> Iterator[tuple[OnAlicloud, Cloud, Account]]:
         assert locked.status == 0, locked.stderr
         lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
-        with behind(cloud, account, Machines(tmp_path, sandbox_cluster.name, lock)):
+        with attached(cloud, account, Machines(tmp_path, sandbox_cluster.name, lock)):
             guard = Guard.over(cloud, "alicloud")
             yield sandbox_cluster, cloud, account
             sandbox_cluster.down()

@@ -16,7 +16,7 @@ from provisioner.stack import lockfile
 from tests.support import azure_api
 from tests.support.aws_machines import Machines
 from tests.support.azure_api import SUBSCRIPTION, Api, sku, usage
-from tests.support.azure_machines import VM, behind
+from tests.support.azure_machines import VM, attach
 from tests.support.policies import Guard
 from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 from tests.support.schema_provider import Cloud
@@ -69,7 +69,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
         vendor = lock.groups["train"].vendor
         assert vendor is not None and vendor.base is not None and vendor.base.id == HPC
         machines = Machines(folder, sandbox_cluster.name, lock)
-        behind(cloud, api, machines)
+        attach(cloud, api, machines)
         guard = Guard.over(cloud, "azure")
         try:
             yield sandbox_cluster, cloud, api
@@ -116,8 +116,8 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     # A machine that Azure evicts is gone, and the next plan says which.
     evicted = nodes["train-1"]
     del cloud.objects[VM, evicted["id"]]
-    assert cloud.gone is not None
-    cloud.gone(VM, evicted)
+    assert cloud.on_deleted is not None
+    cloud.on_deleted(VM, evicted)
     planned = sandbox_cluster.run("plan", sandbox_cluster.file, "--json")
     assert planned.json["changes"]["east"]["add"] == 1, planned.stderr
 

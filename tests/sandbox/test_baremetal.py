@@ -99,7 +99,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         machines = Machines(folder, name, lock)
         hosts = f'"ws.lab": {{ address: "127.77.{machines.octet}.[{network.FIRST}]" }}'
         sandbox_cluster.file.write_text(FILE.format(name=name, hosts=hosts))
-        machines.made = replace(machines.made, podman=replace(machines.made.podman, path=wrapper(folder, machines)))
+        machines.assets = replace(
+            machines.assets, podman=replace(machines.assets.podman, path=wrapper(folder, machines))
+        )
         test_room = Room(sandbox_cluster, machines)
         try:
             for number, host in enumerate(("ws", "desk"), start=network.FIRST):
@@ -122,7 +124,7 @@ def wrapper(folder: Path, machines: Machines) -> str:
     """A program that is podman, but for what new containers see of this machine."""
     base = Path(sys.executable).resolve().parents[1]
     volumes = " ".join(f"--volume {path}:{path}:ro" for path in dict.fromkeys((base, ROOT, Path(sys.prefix))))
-    podman, file = machines.made.podman, folder / "podman"
+    podman, file = machines.assets.podman, folder / "podman"
     file.write_text(WRAPPER.format(podman=podman.path, runtime=podman.runtime, volumes=volumes))
     file.chmod(0o755)
     return str(file)

@@ -22,7 +22,7 @@ from provisioner.lifecycle.images.recipe import open_recipe, opened, written
 from provisioner.lifecycle.images.work import of_group
 from provisioner.stack import lockfile
 from provisioner.verify.facts import read
-from tests.support.bmc_site import standing
+from tests.support.bmc_site import powered_off_site
 from tests.support.sandbox_cluster import SandboxCluster
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -124,8 +124,8 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
     cluster = opened(recipe, written(recipe, built.build, "dgx", "metal"))
     builder = Builder(cluster, "dgx", of_group(lock, cluster, "dgx"), None)
     raw = built.target["disk"]["files"]["raw"]
-    with standing(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
-        site.wanted, site.paths = builder.plan, cluster.paths
+    with powered_off_site(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
+        site.fleet_plan, site.paths = builder.plan, cluster.paths
         nodes = site.up()
         assert [bool(image) for image in site.machine.starts] == [True, False], site.machine.said()[-3000:]
         assert site.contact(nodes) == {}
@@ -134,4 +134,4 @@ def test_it_installs_an_empty_machine_which_is_as_locked(
         assert int(site.ask("df --output=size -B1 / | tail -n 1")) > 35 * 2**30, "it has grown to the machine's disk"
         facts = read(builder.prove_installed(nodes[0]))
         assert facts.kernel == built.target["disk"]["kernel"]
-        site.said.append(f"level image has passed on {nodes[0].name}, {len(lock.groups['dgx'].packages)} packages")
+        site.lines.append(f"level image has passed on {nodes[0].name}, {len(lock.groups['dgx'].packages)} packages")

@@ -130,7 +130,7 @@ def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
     health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}
     played = site.has(
         {**mount(), "shows_type": "tmpfs", "shows_source": "gpuprov-one", "access": "rw"},
-        tags="mounts,health", gpuprov_health=health, health_archive=str(archive.place()),
+        tags="mounts,health", gpuprov_health=health, health_archive=str(archive.write_archive()),
     )  # fmt: skip
     try:
         assert played.changed()["train-0"] > 1

@@ -56,7 +56,7 @@ def test_what_is_left_of_images_is_theirs(their_folder: Path) -> None:
     file.write_text(RECIPE)
     for sandbox in (True, False):
         recipe = open_recipe(file, sandbox=sandbox)
-        with commands.held(recipe, "nightly") as run_dir:
+        with commands.locked_recipe(recipe, "nightly") as run_dir:
             recipe.book.note_night({"at": "x"})
             assert not_theirs(run_dir) == not_theirs(recipe.book.folder) == []  # also where it is killed here
             (run_dir / "terraform.log").write_text("x")

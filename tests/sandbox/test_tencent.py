@@ -59,7 +59,7 @@ def fleet(tmp_path: Path) -> Iterator[tuple[SandboxCluster, Cloud, TencentApi]]:
         lock = lockfile.read(sandbox_cluster.file.with_name("cluster.lock"))
         assert lock is not None
         machines = Machines(tmp_path, sandbox_cluster.name, lock)
-        cloud.made, cloud.gone = partial(boot, machines, api), partial(end, machines, api)
+        cloud.on_created, cloud.on_deleted = partial(boot, machines, api), partial(end, machines, api)
         guard = Guard.over(cloud, "tencent")
         try:
             yield sandbox_cluster, cloud, api

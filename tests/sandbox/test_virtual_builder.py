@@ -58,7 +58,7 @@ DEADLINE_S = 3 * 3600
 
 
 @pytest.fixture
-def there() -> None:
+def require_builder() -> None:
     try:
         tools.require(builder=True)
     except GpuprovError as error:
@@ -88,7 +88,7 @@ def _pinned(text: str, stack: Stack) -> str:
     return text
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("require_builder")
 def test_a_disk_is_built_on_a_virtual_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.sandbox_cluster.DEADLINE_S", DEADLINE_S)
     vendor_keys = keys.keys(tmp_path / "keys")

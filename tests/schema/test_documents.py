@@ -59,21 +59,21 @@ def required(node: dict[str, Any], root: dict[str, Any], document: Any) -> Itera
         yield from ((key,) for key in node.get("required", ()))
         for key, child in node.get("properties", {}).items():
             if key in document:
-                yield from ((key, *rest) for rest in required(child, root, document[key]))
+                yield from ((key, *path) for path in required(child, root, document[key]))
     elif isinstance(document, list) and document and "items" in node:
-        yield from ((0, *rest) for rest in required(node["items"], root, document[0]))
+        yield from ((0, *path) for path in required(node["items"], root, document[0]))
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.stem)
 def test_a_document_without_a_required_key_is_refused(file: Path) -> None:
-    root, whole = schema_of(file), json.loads(file.read_text())
-    places = list(required(root, root, whole))
+    root, document = schema_of(file), json.loads(file.read_text())
+    places = list(required(root, root, document))
     assert places
     validator = jsonschema.Draft202012Validator(root)
-    for *way, last in places:
-        broken = copy.deepcopy(whole)
+    for *parents, last in places:
+        broken = copy.deepcopy(document)
         holder = broken
-        for part in way:
+        for part in parents:
             holder = holder[part]
         del holder[last]
         with pytest.raises(jsonschema.ValidationError):
@@ -105,18 +105,18 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> Any:
+def printed_document(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
 def test_validate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validate", str(file), "--json"]) == 0
-    document = said(capsys)
+    document = printed_document(capsys)
     valid(document, "validate")
     assert document == {"ok": True, "problems": []}
     file.write_text(FILE.replace("count: 2", "count: many").replace("p4d", "p4e"))
     assert run(["validate", str(file), "--json"]) == 2
-    document = said(capsys)
+    document = printed_document(capsys)
     valid(document, "validate")
     assert document["ok"] is False
     assert {p["line"] for p in document["problems"]} == {4}
@@ -124,26 +124,26 @@ def test_validate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_validate_of_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validate", str(tmp_path / "none.yaml"), "--json"]) == 2
-    valid(said(capsys), "validate")
+    valid(printed_document(capsys), "validate")
 
 
 def test_status_before_anything_was_made(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", str(file), "--json"]) == 0
-    document = said(capsys)
+    document = printed_document(capsys)
     valid(document, "status")
     assert [n["stage"] for n in document["nodes"]] == ["planned", "planned"]
 
 
 def test_down_of_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["down", str(file), "--sandbox", "--yes", "--json"]) == 0
-    document = said(capsys)
+    document = printed_document(capsys)
     valid(document, "down")
     assert document == {"cluster": "shaped", "removed": 0, "left": [], "stays": {}}
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["doctor", "--json"])
-    document = said(capsys)
+    document = printed_document(capsys)
     valid(document, "doctor")
     assert code == (0 if document["ok"] else 2)
     assert document["ok"] == all(d["status"] == "ok" for d in document["findings"])
@@ -151,4 +151,4 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_catalog_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["catalog", "p4d.24xlarge", "--json"]) == 0
-    assert said(capsys)["gpu_count"] == 8
+    assert printed_document(capsys)["gpu_count"] == 8

@@ -73,7 +73,7 @@ class ImageCloud:
         self.snapshots[self.number("snap")] = image
         return image
 
-    def named(self, region: str, name: str) -> StoredImage | None:
+    def find_by_name(self, region: str, name: str) -> StoredImage | None:
         return next((image for image in self.images.values() if (image.region, image.name) == (region, name)), None)
 
 
@@ -89,11 +89,13 @@ class SimulatedImages(RegionalImages):
 
     def _refuse_foreign(self, region: str) -> None:
         if region not in REGIONS[self.provider]:
-            raise ProviderError(f"{self.provider} has no region {region}", where=f"site {self._place.site}")
+            raise ProviderError(f"{self.provider} has no region {region}", where=f"site {self._site_context.site}")
 
     def _call(self, name: str, action: Callable[[], T], *, changes: bool = True) -> T:
         def failure() -> ProviderError:
-            return ProviderError(f"{name}: RequestTimeout", where=f"site {self._place.site}", hint="run it again")
+            return ProviderError(
+                f"{name}: RequestTimeout", where=f"site {self._site_context.site}", hint="run it again"
+            )
 
         def change() -> T:
             self.world.process.changes += changes
@@ -136,8 +138,8 @@ class SimulatedImages(RegionalImages):
     def share(self, region: str, image: str, accounts: Sequence[str]) -> None:
         del region, image, accounts
 
-    def named(self, region: str, name: str) -> Described | None:
-        return self._call("find image", lambda: self._described(self.cloud.named(region, name)), changes=False)
+    def find_by_name(self, region: str, name: str) -> Described | None:
+        return self._call("find image", lambda: self._described(self.cloud.find_by_name(region, name)), changes=False)
 
     def described(self, region: str, image: str) -> Described | None:
         self._refuse_foreign(region)

@@ -54,8 +54,8 @@ def provider_class(world: ImageWorld, provider: str) -> type[Provider]:
         def base_image(self, system: str) -> BaseImage:
             raise NotImplementedError(system)
 
-        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-            raise NotImplementedError(plan, there)
+        def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+            raise NotImplementedError(plan, existing_nodes)
 
         def clean(self, events: Any) -> list[str]:
             raise NotImplementedError(events)
@@ -140,8 +140,8 @@ class ImageSeams(Seams):
             self.call("cloud", "remove machine", lambda machine=machine: machines.pop(machine.id))
         remove_tree(cluster.paths.root)
 
-    def solved(self, recipe: Recipe, *, anew: bool) -> Lock:
-        del anew
+    def solved(self, recipe: Recipe, *, renew: bool) -> Lock:
+        del renew
         for group in recipe.targets:
             images_of(recipe.cluster, group)
         self.world.processes.effect(

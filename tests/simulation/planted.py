@@ -62,9 +62,9 @@ def unconditional_write() -> Iterator[None]:
     """A lease is taken whoever holds it."""
     real = Remote.write
 
-    def write(remote: Remote, name: str, content: bytes, before: str | None) -> str:
+    def write(remote: Remote, name: str, content: bytes, previous_tag: str | None) -> str:
         present = remote.world.bucket.blobs.get(f"{remote.cluster}/{name}")
-        return real(remote, name, content, present[1] if name == HOLDER and present else before)
+        return real(remote, name, content, present[1] if name == HOLDER and present else previous_tag)
 
     def refuse(_: Lease, state: Blob) -> None:
         del state

@@ -96,7 +96,7 @@ class SimulatedModule(Module):
         return {"groups": {g.name: self._group(g, choices) for g in plan.groups if g.site == self.place.site}}
 
     def _group(self, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
-        option = choices.now(group, _zones(self.place))
+        option = choices.current_option(group, _zones(self.place))
         return {"zone": option.zone, "kind": option.kind, "without": choices.without.get(group.name, [])}
 
     def address(self, node: str) -> str:
@@ -138,7 +138,7 @@ class SimulatedCapacity:
     def error(self, cloud_diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
         return aws_errors.read(cloud_diagnostic, self.region, group, option)
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         return []
 
     def ends(self, plan: Plan) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class SimulatedRemoval(Removal):
         super().__init__(region, wait_s=0.0, pause_s=0.0)
         self.world, self.region = world, region
 
-    def _here(self) -> list[Machine]:
+    def _region_machines(self) -> list[Machine]:
         running = self.world.cloud.running() + self.world.cloud.running("network")
         return [
             machine
@@ -166,7 +166,7 @@ class SimulatedRemoval(Removal):
         def refused() -> ProviderError:
             return ProviderError("RequestLimitExceeded", where=self.region)
 
-        rows = self.world.processes.effect("cloud", "list by tag", self._here, refusal=refused)
+        rows = self.world.processes.effect("cloud", "list by tag", self._region_machines, refusal=refused)
         return Found(
             tuple(
                 Thing(machine.kind, machine.id, machine.cluster, machine.site, self.region, identity=machine.identity)
@@ -174,8 +174,8 @@ class SimulatedRemoval(Removal):
             )
         )
 
-    def delete(self, thing: Thing) -> None:
-        machine = self.world.cloud.machines[thing.id]
+    def delete(self, resource: Thing) -> None:
+        machine = self.world.cloud.machines[resource.id]
 
         def action() -> None:
             self.world.removing(machine)
@@ -183,13 +183,13 @@ class SimulatedRemoval(Removal):
 
         self.world.processes.effect("cloud", f"remove {machine.node or 'network'}", action)
 
-    def standing(self, kind: str) -> set[str]:
-        return {machine.id for machine in self._here() if machine.kind == kind}
+    def existing_ids(self, kind: str) -> set[str]:
+        return {machine.id for machine in self._region_machines() if machine.kind == kind}
 
-    def busy(self, trouble: Any) -> bool:
+    def busy(self, error: Any) -> bool:
         return False
 
-    def protected(self, trouble: Any) -> bool:
+    def protected(self, error: Any) -> bool:
         return False
 
 
@@ -224,8 +224,8 @@ def provider_class(world: World, provider: str) -> type[Provider]:
         def base_image(self, system: str) -> BaseImage:
             return BaseImage(id="ami-1", why="")
 
-        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-            more = sum(group.spec.count for group in plan.groups if group.site == self.place.site) > len(there)
+        def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+            more = sum(group.spec.count for group in plan.groups if group.site == self.place.site) > len(existing_nodes)
             if more and _region(self.place) in world.cloud.used_up:
                 return [self.who(), Finding("blocks", "quota", "no more machines", "ask for more", no_capacity=True)]
             return [self.who()]
@@ -250,8 +250,8 @@ def bare_metal(world: World) -> type[Provider]:
             else:
                 self._made = None
 
-        def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-            return [] if self._made else super().preflight(plan, there)
+        def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
+            return [] if self._made else super().preflight(plan, existing_nodes)
 
         def clean(self, events: Any) -> list[str]:
             return self._made.clean(events) if self._made else super().clean(events)
@@ -270,9 +270,9 @@ class Seams:
 
     def follow(
         self, argv: Sequence[str], read: Callable[[str], None], *, cwd: Path, grace_s: float,
-        stopping: Callable[[], None], env: Any = None, given: str | None = None,
+        stopping: Callable[[], None], env: Any = None, stdin_text: str | None = None,
     ) -> Ended:  # fmt: skip
-        del grace_s, env, given
+        del grace_s, env, stdin_text
         world, own_process = self.world, self.world.process
         if own_process.asked_to_end:  # process.start ends the child that it has just started
             raise KeyboardInterrupt
@@ -294,7 +294,7 @@ class Seams:
                 read(line)
         except Failed as failure:
             status = 1
-            for summary, address in failure.said:
+            for summary, address in failure.messages:
                 read(json.dumps(diagnostic(summary, address)))
         except KeyboardInterrupt:
             stopping()
@@ -315,7 +315,9 @@ class Seams:
         try:
             lines = list(self._terraform(cwd).run(argv[1:]))
         except Failed as failure:
-            return SimpleNamespace(returncode=1, stdout="", stderr="\n".join(f"Error: {s}" for s, _ in failure.said))
+            return SimpleNamespace(
+                returncode=1, stdout="", stderr="\n".join(f"Error: {s}" for s, _ in failure.messages)
+            )
         return SimpleNamespace(returncode=0, stdout="\n".join(lines), stderr="")
 
     def _terraform(self, folder: Path) -> Terraform:
@@ -487,10 +489,10 @@ class Seams:
     # verifying
 
     def verify(
-        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, beside: Any = None,
+        self, subjects: Sequence[Subject], *, checks: Any, events: Any, workdir: Any = None, extra_files: Any = None,
         neighbours: Any = None,
     ) -> Report:  # fmt: skip
-        del checks, events, workdir, beside, neighbours
+        del checks, events, workdir, extra_files, neighbours
         return Report(tuple(self._judged(subject) for subject in subjects), {}, 0.0)
 
     def _judged(self, subject: Subject) -> NodeReport:

@@ -39,7 +39,7 @@ class Failed(Exception):
 
     def __init__(self, *messages: tuple[str, str]) -> None:
         super().__init__(str(messages))
-        self.said = messages
+        self.messages = messages
 
 
 class StateStore:
@@ -343,7 +343,7 @@ class Terraform:
                 self._resource(address, action, state, root, done)
                 yield json.dumps(_hook("apply_complete", address, action))
             except Failed as failure:
-                errors += failure.said
+                errors += failure.messages
             if not root.key:
                 self._save(state)
             if self.processes.current.stopping or self.processes.current.lost_lease:

@@ -40,9 +40,9 @@ class Bucket(StateStore):
     blobs: dict[str, tuple[bytes, str, float]] = field(default_factory=dict)
     _tags: itertools.count[int] = field(default_factory=itertools.count)
 
-    def put(self, name: str, content: bytes, before: str | None, *, always: bool = False) -> str:
+    def put(self, name: str, content: bytes, previous_tag: str | None, *, always: bool = False) -> str:
         present = self.blobs.get(name)
-        if not always and (present[1] if present else None) != before:
+        if not always and (present[1] if present else None) != previous_tag:
             raise Conflict(name)
         tag = f"tag-{next(self._tags)}"
         self.blobs[name] = (content, tag, self.world.clock)
@@ -85,13 +85,13 @@ class Remote:
         content, tag, written = present
         return Blob(b"" if tag == known else content, tag, self.world.clock - written)
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         """Of a lost answer the caller sees either the error, or, where the SDK has repeated the call by itself, that
         somebody else wrote meanwhile."""
         lost: list[BaseException] = [self._error(), Conflict(name)]
 
         def put() -> str:
-            tag = self.world.bucket.put(f"{self.cluster}/{name}", content, before)
+            tag = self.world.bucket.put(f"{self.cluster}/{name}", content, previous_tag)
             if name == HOLDER:
                 self.world.holding[self.cluster] = self.world.process
             return tag
@@ -104,10 +104,10 @@ class Remote:
             refusal=self._error, lost=lambda: lost[len(self.world.bucket.blobs) % 2],
         )  # fmt: skip
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         def action() -> None:
             present = self.world.bucket.blobs.get(f"{self.cluster}/{name}")
-            if before is not None and (present is None or present[1] != before):
+            if previous_tag is not None and (present is None or present[1] != previous_tag):
                 raise Conflict(name)
             self.world.bucket.blobs.pop(f"{self.cluster}/{name}", None)
             if name == HOLDER:

@@ -29,13 +29,13 @@ class SandboxRun(alicloud.Alicloud):
 
     simulated = True
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
         self.sandbox_mirror = Mirror()
 
 
 @contextmanager
-def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]:
+def attached(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]:
     """The cloud's instances are these machines: one boots when it gets its elastic address, shows its host key on its
     console, and goes with its instance. What is left of them when the block ends is removed."""
     public = itertools.count(network.FIRST)
@@ -58,7 +58,7 @@ def behind(cloud: Cloud, account: Account, machines: Machines) -> Iterator[None]
             machines.remove(old["id"])
             instances[:] = [row for row in instances if row["InstanceId"] != old["id"]]
 
-    cloud.made, cloud.gone = on_created, on_deleted
+    cloud.on_created, cloud.on_deleted = on_created, on_deleted
     account.answers["GetInstanceConsoleOutput"] = lambda arguments: {
         "ConsoleOutput": base64.b64encode(machines.console(arguments["InstanceId"]).encode()).decode()
     }

@@ -49,7 +49,7 @@ class Answers:
         return self._ruled(Region(name))
 
     def _ruled(self, region: Region) -> Region:
-        plain, beside_region = region.client, region.beside
+        plain, beside_region = region.client, region.in_region
 
         def client(service: str) -> Any:
             known = service in region._clients
@@ -59,7 +59,7 @@ class Answers:
             return created
 
         region.client = client  # type: ignore[method-assign]
-        region.beside = lambda name: self._ruled(beside_region(name))  # type: ignore[method-assign]
+        region.in_region = lambda name: self._ruled(beside_region(name))  # type: ignore[method-assign]
         return region
 
     def _answer(self, model: OperationModel, **_: object) -> tuple[AWSResponse, dict[str, Any]] | None:

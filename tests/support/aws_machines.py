@@ -55,11 +55,14 @@ class Machines:
 
     def __post_init__(self) -> None:
         self.octet = network.allocate_octet(self.folder)
-        self.made = assets.prepare(self.lock.groups.values(), Events())
+        self.assets = assets.prepare(self.lock.groups.values(), Events())
         self.prefix = network.of_octet(self.octet).subnet
         self.numbers = itertools.count(network.FIRST)
         self._run(
-            "create", "mirror", self._name("mirror"), {"MIRROR_DIR": str(self.made.mirror), "PRIVATE_IP": self._mirror}
+            "create",
+            "mirror",
+            self._name("mirror"),
+            {"MIRROR_DIR": str(self.assets.mirror), "PRIVATE_IP": self._mirror},
         )
 
     @property
@@ -85,7 +88,8 @@ class Machines:
         ulimits = dict(item.split("=") for item in limits()[1::2])
         name = self._name(f"{tags['gpuprov-node']}-{instance.id[-6:]}")
         self._run("create", "node", name, {
-            "IMAGE": self.images.get(getattr(instance, "image_id", "")) or self.made.image_of(self.lock.groups[group]),
+            "IMAGE": self.images.get(getattr(instance, "image_id", ""))
+            or self.assets.image_of(self.lock.groups[group]),
             "NODE": tags["gpuprov-node"], "PRIVATE_IP": instance.private_ip, "PUBLIC_IP": address,
             "MIRROR_IP": self._mirror, "HARDWARE": str(file), "USER": user["name"],
             "SSH_KEY": user["ssh_authorized_keys"][0], "USER_DATA": "",
@@ -98,7 +102,7 @@ class Machines:
             self._run("destroy", "node", name, {})
 
     def stop(self, instance: str) -> None:
-        podman = self.made.podman.path
+        podman = self.assets.podman.path
         subprocess.run(
             [podman, "stop", "--time", "20", self.running[instance]], check=True, timeout=60, capture_output=True
         )
@@ -106,8 +110,8 @@ class Machines:
     def capture(self, instance: str, ami: str) -> None:
         """What is on the disk of a machine that stands still, docker's store with it."""
         name = f"localhost/gpuprov-test-ami:{ami}"
-        with_docker_store(self.running[instance], self.made.podman)
-        command = [self.made.podman.path, "commit", "--quiet", self.running[instance], name]
+        with_docker_store(self.running[instance], self.assets.podman)
+        command = [self.assets.podman.path, "commit", "--quiet", self.running[instance], name]
         subprocess.run(command, check=True, timeout=300, capture_output=True)
         self.images[ami] = name
 
@@ -116,7 +120,7 @@ class Machines:
             self.remove(instance)
         for name in self.images.values():
             subprocess.run(
-                [self.made.podman.path, "rmi", "--force", name], check=False, timeout=60, capture_output=True
+                [self.assets.podman.path, "rmi", "--force", name], check=False, timeout=60, capture_output=True
             )
         self._run("destroy", "mirror", self._name("mirror"), {})
         network.release_octet(self.folder)
@@ -125,7 +129,7 @@ class Machines:
         """What cloud-init writes there at first boot; nothing while there is no such node."""
         if instance not in self.running:
             return ""
-        podman = self.made.podman
+        podman = self.assets.podman
         host_key = subprocess.run(
             [podman.path, "exec", self.running[instance], "cat", "/etc/ssh/ssh_host_ed25519_key.pub"],
             capture_output=True, text=True, timeout=30, check=False,
@@ -134,9 +138,9 @@ class Machines:
 
     def _run(self, command: str, role: str, name: str, values: Mapping[str, str]) -> None:
         common = {
-            "PODMAN": self.made.podman.path, "RUNTIME": self.made.podman.runtime, "CLUSTER": self.cluster, "NODE": "",
-            "WORKSPACE": str(self.folder), "OCTET": str(self.octet), "IMAGE": self.made.image, "LABELS": "",
-            "ROLE": role, "NAME": name,
+            "PODMAN": self.assets.podman.path, "RUNTIME": self.assets.podman.runtime, "CLUSTER": self.cluster,
+            "NODE": "", "WORKSPACE": str(self.folder), "OCTET": str(self.octet), "IMAGE": self.assets.image,
+            "LABELS": "", "ROLE": role, "NAME": name,
         }  # fmt: skip
         environment = {f"GPUPROV_{key}": value for key, value in {**common, **values}.items()}
         script = data("terraform") / "sandbox" / "node.sh"

@@ -49,7 +49,9 @@ def permission(method: str, path: str) -> str:
     return f"{segments[0]}/{kinds}/{verb}"
 
 
-def thing(group: str, kind: str, name: str, tags: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+def resource_document(
+    group: str, kind: str, name: str, tags: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
     """A resource. `kind`: Microsoft.Compute/virtualMachines."""
     number = f"{SCOPE}/resourceGroups/{group}/providers/{kind}/{name}"
     return {"id": number, "name": name, "type": kind, "location": REGION, "tags": tags or {}, **more}
@@ -57,7 +59,7 @@ def thing(group: str, kind: str, name: str, tags: dict[str, str] | None = None, 
 
 def machine(group: str, name: str, number: str, tags: dict[str, str], state: str = "Succeeded") -> dict[str, Any]:
     properties = {"vmId": number, "provisioningState": state, "hardwareProfile": {"vmSize": "Standard_ND96asr_v4"}}
-    return thing(group, "Microsoft.Compute/virtualMachines", name, tags, properties=properties)
+    return resource_document(group, "Microsoft.Compute/virtualMachines", name, tags, properties=properties)
 
 
 def sku(name: str, family: str, vcpus: int, zones: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class Api:
 
     def subscription(self, **site: Any) -> Subscription:
         site = {"provider": "azure", "region": REGION, "subscription": SUBSCRIPTION, **site}
-        return Subscription(AzureSite.model_validate_json(json.dumps(site)), given=Token())
+        return Subscription(AzureSite.model_validate_json(json.dumps(site)), test_credential=Token())
 
     def answer(self, method: str, path: str, query: dict[str, list[str]]) -> Answer:
         for verb, pattern, rule_answer in self.rules:
@@ -144,7 +146,11 @@ def _put(api: Api, group: str, path: str, query: Any) -> Answer:
     if len(segments) > 3 and api.found(holder) is None:
         return error("ParentResourceNotFound", f"Failed to perform 'write' on resource: {holder} is not there.", 404)
     kind = "/".join([segments[0], *segments[1::2]])
-    created = thing(group, kind, segments[-1]) | api.body | {"id": f"{SCOPE}/resourceGroups/{group}/providers/{path}"}
+    created = (
+        resource_document(group, kind, segments[-1])
+        | api.body
+        | {"id": f"{SCOPE}/resourceGroups/{group}/providers/{path}"}
+    )
     created["properties"] = {**created.get("properties", {}), "provisioningState": "Creating"}
     if (old := api.found(created["id"])) is not None:
         api.resources.remove(old)
@@ -254,8 +260,8 @@ _ROUTES: dict[tuple[str, str], Any] = {
     ("PATCH", "/resourcegroups/([^/]+)/providers/(.+)"): _patch,
     ("POST", f"/resourcegroups/([^/]+){_COMPUTE}/virtualMachines/([^/]+)/(deallocate|generalize)"): _power,
     ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _get_resource,
-    ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
-        200, {"serialConsoleLogBlobUri": f"{api.url}/console/{rest.rpartition('/')[2]}?sig=SECRET"}
+    ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, path, query: (
+        200, {"serialConsoleLogBlobUri": f"{api.url}/console/{path.rpartition('/')[2]}?sig=SECRET"}
     ),
     ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _delete_resource,
 }  # fmt: skip

@@ -31,7 +31,7 @@ class Instance:
         return [{"key": key, "value": value} for key, value in self.tags.items()]
 
 
-def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
+def attach(cloud: Cloud, api: Api, machines: Machines) -> None:
     """From now on the cloud's machines are these."""
     public = itertools.count(network.FIRST)
 
@@ -64,4 +64,4 @@ def behind(cloud: Cloud, api: Api, machines: Machines) -> None:
             machines.remove(old["virtual_machine_id"])
             api.resources[:] = [row for row in api.resources if row["properties"]["vmId"] != old["virtual_machine_id"]]
 
-    cloud.made, cloud.gone = on_created, on_deleted
+    cloud.on_created, cloud.on_deleted = on_created, on_deleted

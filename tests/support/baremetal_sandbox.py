@@ -32,8 +32,8 @@ class SandboxRun(baremetal.BareMetal):
 
     simulated = True
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
         self.sandbox_mirror = OnNode() if "GPUPROV_TEST_CA" in os.environ else Mirror()
 
 

@@ -44,14 +44,14 @@ class Site:
     image: tuple[Path, str]
     machine: qemu_machine.Machine
     reinstall: tuple[str, ...] = ()
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     credentials = "env:BMC"
     installation: Any = None
-    wanted: Plan = field(default_factory=lambda: plan(cluster_spec("dgx-h100")))
+    fleet_plan: Plan = field(default_factory=lambda: plan(cluster_spec("dgx-h100")))
 
     def listed(self, groups: object = ()) -> list[Host]:
         machine = self.machine
-        group = self.wanted.groups[0].name
+        group = self.fleet_plan.groups[0].name
         return [Host("dgx01.lab", group, "127.0.0.1", machine.port, bmc=machine.bmc.address, serial=machine.serial)]
 
     def host_key(self, machine: str) -> str | None:
@@ -59,11 +59,11 @@ class Site:
 
     @property
     def name(self) -> str:
-        return self.wanted.sites()[0]
+        return self.fleet_plan.sites()[0]
 
     @property
     def node(self) -> str:
-        return f"{self.wanted.groups[0].name}-0"
+        return f"{self.fleet_plan.groups[0].name}-0"
 
     @functools.cached_property
     def paths(self) -> ClusterPaths:
@@ -75,11 +75,11 @@ class Site:
         installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
         key = ssh.ensure_key(self.paths, None)
         events, access = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, lambda: key, lambda: "1234", frozenset())
-        events.subscribe(lambda event: self.said.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
+        events.subscribe(lambda event: self.lines.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
         machines = RedfishMachines(
             self.name, self, self, installation, [], access, events, WAIT_S, self.folder, "ubuntu", lambda _: None
         )
-        return machines.apply(self.wanted, machines.plan(self.wanted), always=True)
+        return machines.apply(self.fleet_plan, machines.plan(self.fleet_plan), always=True)
 
     def contact(self, nodes: list[fleet.Node]) -> dict[str, ProviderError]:
         return fleet.contact(self.paths, nodes, {self.node: "ubuntu"}, Events())
@@ -95,7 +95,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def standing(folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, log: str) -> Iterator[Site]:
+def powered_off_site(
+    folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, log: str
+) -> Iterator[Site]:
     """The machine is off, its disk empty. `image`: what it is to be installed from, and its SHA-256; `log`: the name of
     what is left in the folder GPUPROV_TEST_LOG of all that it said."""
     monkeypatch.setenv("BMC_USER", "admin")
@@ -113,5 +115,5 @@ def standing(folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPa
             yield site
         finally:
             if log_folder := os.environ.get("GPUPROV_TEST_LOG"):
-                text = "\n".join(site.said) + "\n" + machine.said()
+                text = "\n".join(site.lines) + "\n" + machine.said()
                 Path(log_folder, f"{log}.txt").write_text(text, encoding="utf-8")

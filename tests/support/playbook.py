@@ -17,20 +17,20 @@ from tests.support.sandbox_cluster import ROOT, SandboxCluster
 
 @dataclass
 class Played:
-    """`counts`: node → {"ok", "changed", "failed", …} of Ansible's own summary; `said`: everything that it printed."""
+    """`counts`: node → {"ok", "changed", "failed", …} of Ansible's own summary; `output`: all that it printed."""
 
     counts: dict[str, dict[str, int]]
-    said: str
+    output: str
 
     def changed(self) -> dict[str, int]:
         """Node → how many tasks changed something; asserts that none failed."""
-        assert not any(c["failed"] or c["unreachable"] for c in self.counts.values()), self.said[-4000:]
+        assert not any(c["failed"] or c["unreachable"] for c in self.counts.values()), self.output[-4000:]
         return {node: c["changed"] for node, c in self.counts.items()}
 
     def failure(self, node: str) -> str:
         """What the task said that failed on that node; asserts that one did."""
-        assert self.counts[node]["failed"] == 1, self.said[-4000:]
-        lines = [line for line in self.said.splitlines() if line.startswith(f"fatal: [{node}]")]
+        assert self.counts[node]["failed"] == 1, self.output[-4000:]
+        lines = [line for line in self.output.splitlines() if line.startswith(f"fatal: [{node}]")]
         return "\n".join(lines)
 
 

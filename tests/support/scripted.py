@@ -150,9 +150,9 @@ def removed(cluster: Cluster, *_: Any) -> down.Removal:
         return down.Removal(5)
 
 
-def remove_left(places: Any, chosen: Any, tell: Any) -> tuple[int, list[str]]:
+def remove_left(places: Any, chosen: Any, announce: Any) -> tuple[int, list[str]]:
     with noted("work"):
-        tell("instance i-0a removed")
+        announce("instance i-0a removed")
         return 1, []
 
 
@@ -162,7 +162,7 @@ def main() -> None:
     replace.replace = replaced  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]
     upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
-    down.down, down.made = removed, lambda _: NODES
+    down.down, down.recorded_nodes = removed, lambda _: NODES
     instance = Thing("instance", "i-0a", "vision", "", "us-east-1")
     cluster = gc.Cluster("vision", "", "us-east-1", (instance,), "")
     gc.look = lambda *_: gc.Remainder((cluster,), ())

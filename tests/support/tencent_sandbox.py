@@ -25,8 +25,8 @@ class SandboxRun(tencent.Tencent):
 
     simulated = True
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, site_context: Place) -> None:
+        super().__init__(site_context)
         self.sandbox_mirror = Mirror()
 
 

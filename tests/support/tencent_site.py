@@ -63,7 +63,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[TencentApi]:
         yield tencent_api
 
 
-def made(tmp_path: Path, *, group: dict[str, Any] | None = None, **site: Any) -> tuple[Tencent, Plan]:
+def provider_and_plan(tmp_path: Path, *, group: dict[str, Any] | None = None, **site: Any) -> tuple[Tencent, Plan]:
     """The provider of a site with two machines, and its plan."""
     spec = plans.cluster_spec(MACHINE, count=2)
     sites = {"here": {**plans.SITES["tencent"], "zones": ZONES, "internet": "nat", **site}}
@@ -78,7 +78,7 @@ def made(tmp_path: Path, *, group: dict[str, Any] | None = None, **site: Any) ->
     return Tencent(Place("test", "here", spec.sites["here"], workspace)), plan
 
 
-def told(findings: list[Finding], status: str) -> str:
+def finding_lines(findings: list[Finding], status: str) -> str:
     return "\n".join(
         f"{finding.subject}: {finding.message} | {finding.action}" for finding in findings if finding.status == status
     )

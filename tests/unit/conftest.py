@@ -54,5 +54,5 @@ def signals() -> Iterator[None]:
     yield
     for sign, handler in previous_handlers.items():
         signal.signal(sign, handler)
-    process._asked.clear()
+    process._end_requested.clear()
     process.release()

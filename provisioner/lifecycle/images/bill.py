@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _NAMESPACE = uuid.UUID("6e1e0c2e-4f0f-5d57-9d5d-6f5b1f0f7a11")
 
 
-def write(file: Path, name: str, target: Target, *, made: str) -> None:
-    """Write the bill of the image of that name. `made` is the build (20260131-031500), its time and its identity."""
+def write(file: Path, name: str, target: Target, *, build: str) -> None:
+    """Write the bill of the image of that name. `build` is the build (20260131-031500), its time and its identity."""
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
     bom = Bom(serial_number=uuid.uuid5(_NAMESPACE, name))
-    bom.metadata.timestamp = datetime.strptime(made, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    bom.metadata.component = Component(name=name, type=ComponentType.PLATFORM, version=made, bom_ref=name)
+    bom.metadata.timestamp = datetime.strptime(build, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    bom.metadata.component = Component(name=name, type=ComponentType.PLATFORM, version=build, bom_ref=name)
     # The distribution by its own name and release, once: scanners choose their list of vulnerabilities by it, and take
     # its dependencies for the packages that it is about.
     distribution, _, release = target.stack.os.partition("-")

@@ -31,7 +31,7 @@ MANIFEST, REMOVING = "manifest.json", "removing.json"
 RESTORE = "restore it from git or a backup"
 
 
-def now() -> str:
+def utc_timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -127,7 +127,7 @@ class Book:
         """Point a channel to a build that has a manifest."""
         self.manifest(build)
         content = self._read()
-        moved = Move(channel, build, content["channels"].get(channel, ""), now(), reason)
+        moved = Move(channel, build, content["channels"].get(channel, ""), utc_timestamp(), reason)
         content["channels"][channel] = build
         content["history"].append({name: getattr(moved, name) for name in Move.__slots__})
         self._write(content)
@@ -143,7 +143,7 @@ class Book:
         source = build or self.resolve(CHANNELS[CHANNELS.index(channel) - 1])
         if self.channels().get(channel) == source:
             self.manifest(source)
-            return Move(channel, source, source, now(), "is there already")
+            return Move(channel, source, source, utc_timestamp(), "is there already")
         return self.move(channel, source, "promoted")
 
     def clear_channels(self) -> None:

@@ -47,8 +47,8 @@ def _proof(cluster: Cluster, report: Report, healthy: bool, folder: Path, boot: 
         for source in (page.with_suffix(".json"), page):
             write_whole((folder / name).with_suffix(source.suffix), source.read_text(encoding="utf-8"), mode=0o644)
     if not healthy:
-        said = f"boot {boot} of the image on {node.machine}: {node.why}"
-        raise VerifyError(said, where=cluster.spec.name, hint=f"the report: {folder / name}")
+        message = f"boot {boot} of the image on {node.machine}: {node.why}"
+        raise VerifyError(message, where=cluster.spec.name, hint=f"the report: {folder / name}")
     count = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown")}
     return Proof(
         machine=node.machine, node=node.name, level=cluster.spec.verify.level, report=name, passed=count["pass"],

@@ -83,7 +83,7 @@ class Builder:
     @property
     def plan(self) -> Plan:
         """What the roles are told: the machine that the image is for, and everything on that an image may carry."""
-        plan, group = self._whole()
+        plan, group = self._plan_and_group()
         # role interruption, where there is one
         spot = group.spec.model_copy(update={"capacity": Capacity(kind="spot")})
         return replace(plan, groups=(replace(group, spec=spot),))
@@ -91,16 +91,16 @@ class Builder:
     @property
     def type(self) -> str:
         """Of the machine that is built on."""
-        return self.images.builder(self._whole()[1], self.wanted)
+        return self.images.builder(self._plan_and_group()[1], self.wanted)
 
-    def _whole(self) -> tuple[Plan, PlannedGroup]:
+    def _plan_and_group(self) -> tuple[Plan, PlannedGroup]:
         """As cluster.yaml has it, and its one group."""
         plan = build_plan(self.cluster.spec, self.lock)
         return plan, plan.group(self.group)
 
     def _machines(self) -> Plan:
         """What is made: a machine without GPUs, or the machine itself, bought on demand."""
-        (plan, group), kind = self._whole(), self.type
+        (plan, group), kind = self._plan_and_group(), self.type
         plain = {"capacity": Capacity(), "placement": None}
         bought = group.spec.model_copy(update=plain) if kind != group.machine.name else group.spec
         machine = group.machine if kind == group.machine.name else without_gpus(group.machine, kind)

@@ -31,20 +31,20 @@ def refuse_unbuildable(recipe: Recipe) -> None:
 
 
 @contextmanager
-def held(recipe: Recipe, command: str) -> Iterator[Path]:
+def locked_recipe(recipe: Recipe, command: str) -> Iterator[Path]:
     """Be the only one at work on a recipe, on this machine."""
     private_dir(recipe.folder)  # so that a run that is broken off leaves its journal
     with recipe.cluster.alone_here(f"image {command}") as run_dir:
         yield run_dir
 
 
-def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
+def build(recipe: Recipe, binary: Binary, *, renew: bool = False) -> Manifest:
     """Make all images of a recipe. One that was killed goes on; what failed before is left to `prune`."""
-    with held(recipe, "build"):
-        return made(recipe, binary, lambda: pipeline.solved(recipe, anew=anew))
+    with locked_recipe(recipe, "build"):
+        return build_locked(recipe, binary, lambda: pipeline.solved(recipe, renew=renew))
 
 
-def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
+def build_locked(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
     """As `build`, for who holds the recipe's lock. `solve` is asked where no build goes on."""
     _clean_up(recipe, binary)
     begun = work.unfinished(recipe)
@@ -91,10 +91,10 @@ def overview(recipe: Recipe) -> dict[str, Any]:
     """{"image", "simulated", "channels": {channel: build}, "builds": [{"build", "made", "channels", "driver", "ids"}],
     "failed": [{"build", "target", "step", "message", "evidence"}], "history": [{"channel", "build", "before", "at",
     "why"}]}; builds newest first."""
-    book, channels = recipe.book, recipe.book.channels()
+    registry, channels = recipe.book, recipe.book.channels()
     rows = []
-    for build_id in reversed(book.builds()):
-        manifest = book.manifest(build_id)
+    for build_id in reversed(registry.builds()):
+        manifest = registry.manifest(build_id)
         rows.append(
             {
                 "build": build_id,
@@ -110,7 +110,7 @@ def overview(recipe: Recipe) -> dict[str, Any]:
         "channels": channels,
         "builds": rows,
         "failed": failed(recipe),
-        "history": [asdict(move) for move in book.history()],
+        "history": [asdict(move) for move in registry.history()],
     }
 
 
@@ -125,14 +125,14 @@ def failed(recipe: Recipe) -> list[dict[str, str]]:
 
 def show(recipe: Recipe, reference: str) -> dict[str, Any]:
     """The manifest of a build or channel."""
-    book = recipe.book
-    return book.manifest(book.resolve(reference)).model_dump(mode="json")
+    registry = recipe.book
+    return registry.manifest(registry.resolve(reference)).model_dump(mode="json")
 
 
-def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
+def compare(recipe: Recipe, earlier: str, after: str) -> dict[str, Any]:
     """{"image", "before", "after", "differences": [...]} as manifest.differences has them."""
-    book = recipe.book
-    old, new = (book.manifest(book.resolve(reference)) for reference in (before, after))
+    registry = recipe.book
+    old, new = (registry.manifest(registry.resolve(reference)) for reference in (earlier, after))
     return {
         "image": recipe.name,
         "before": old.build,
@@ -146,7 +146,7 @@ def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any
     _refuse_channel(channel)
     if not recipe.book.builds():
         recipe.book.resolve(channel)  # raises: a recipe that was never built leaves nothing behind
-    with held(recipe, "promote"):
+    with locked_recipe(recipe, "promote"):
         document = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
         _renew_page(recipe)
         return document
@@ -156,7 +156,7 @@ def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
     """Move a channel back to what it had before; as `promote`."""
     _refuse_channel(channel)
     recipe.book.resolve(channel)
-    with held(recipe, "rollback"):
+    with locked_recipe(recipe, "rollback"):
         document = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
         _renew_page(recipe)
         return document
@@ -187,5 +187,5 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = (), *, everyth
     if everything and not recipe.sandbox:
         hint = "promote another build, or set image.keep; images that fleets start from are not removed at once"
         raise GpuprovError("--all is for the builds of a sandbox", where=recipe.name, hint=hint)
-    with held(recipe, "prune"):
+    with locked_recipe(recipe, "prune"):
         return remove(recipe, binary, locks, everything=everything)

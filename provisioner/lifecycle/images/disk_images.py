@@ -36,7 +36,7 @@ def refuse_unmakeable(recipe: Recipe, name: str, system: str | None) -> None:
     distribution, where that is known."""
     if recipe.target(name).disk is None:
         return
-    if virtual.wanted(recipe, name):
+    if virtual.is_virtual(recipe, name):
         virtual.refuse_unmakeable(system)
     else:
         tools.require()
@@ -64,8 +64,8 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
     if work.recipe.target(name).disk is None:
         return None
     if journal.of(name, "disk") is None:
-        work.tell(f"{name}: making a disk")
-        journal.done(name, "disk", _made(work, name, image))
+        work.report_event(f"{name}: making a disk")
+        journal.done(name, "disk", _make_disk(work, name, image))
     if journal.of(name, "disk proven") is None:
         journal.done(name, "disk proven", [proof.model_dump() for proof in _proven(work, name)])
     if journal.of(name, "disk published") is None:
@@ -79,7 +79,7 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
     )  # fmt: skip
 
 
-def _made(work: Build, name: str, image: str) -> dict[str, str]:
+def _make_disk(work: Build, name: str, image: str) -> dict[str, str]:
     """The disk in the build's folder; gives the kernel that it boots and the UUID of its root file system."""
     folder, identity = _clear(work, name), virtual.identity_of(work, name)
     settings, disks = work.recipe.target(name).disk, disks_of(work.recipe.cluster, name)
@@ -88,7 +88,7 @@ def _made(work: Build, name: str, image: str) -> dict[str, str]:
     if disks is None:
         raw = virtual.sealed(work, name, folder)
     else:
-        with disks.root(image, private_dir(esp), virtual.given(identity), virtual.script()) as root:
+        with disks.root(image, private_dir(esp), virtual.boot_environment(identity), virtual.script()) as root:
             raw = layout.make(root, esp, folder, identity, virtual.made_at(work))
     kernels = layout.kernels(raw)
     if len(kernels) != 1:
@@ -105,14 +105,14 @@ def _proven(work: Build, name: str) -> list[Proof]:
     """Boot it, and again; level `image` after each. Raises ProviderError, ConfigureError, VerifyError; the console's
     log is in the build's folder then."""
     recipe, folder = work.recipe, _workplace(work, name)
-    cluster = opened(recipe, written(recipe, work.id, name, DISK, {} if virtual.wanted(recipe, name) else None))
+    cluster = opened(recipe, written(recipe, work.id, name, DISK, {} if virtual.is_virtual(recipe, name) else None))
     site, group = cluster.spec.site_of(name), cluster.spec.groups[name]
     builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
     user, machine = cluster.spec.user(site), f"{name}-0"
     key = first_boot.host_key(folder)
     seed = first_boot.seed(folder, machine, first_boot.user_data(user, ssh.ensure_key(cluster.paths, None), key))
     how = virtual_machine.accelerator(folder)
-    work.tell(f"{name}: booting the disk in QEMU ({how}), {recipe.settings.boots} times")
+    work.report_event(f"{name}: booting the disk in QEMU ({how}), {recipe.settings.boots} times")
     proofs, began = list[Proof](), time.monotonic()
     with virtual_machine.booted(folder / RAW, seed, folder / "console.log", how) as guest:
         guest.wait_for_ssh(BOOT_S[how])
@@ -156,7 +156,7 @@ def _proof(work: Build, name: str, builder: Builder, node: Node, boot: int, seco
         "seconds": round(seconds, 1), "as_locked": compared,
     }  # fmt: skip
     write_whole(private_dir(work.folder / "proofs") / report, json.dumps(document, indent=1) + "\n", mode=0o644)
-    work.tell(f"{name}: boot {boot} of the disk passed level image after {seconds:.0f} s")
+    work.report_event(f"{name}: boot {boot} of the disk passed level image after {seconds:.0f} s")
     return Proof(
         machine=node.machine, node=node.name, level="image", report=report, passed=sum(compared.values()) + 2, warned=0,
         unknown=0,
@@ -182,7 +182,7 @@ def _published(work: Build, name: str) -> dict[str, DiskFile]:
         **work.journal.of(name, "disk"), "files": {kind: file_row.model_dump() for kind, file_row in files.items()},
     }  # fmt: skip
     write_whole(target / f"{_stem(work, name)}.json", json.dumps(document, indent=1) + "\n", mode=0o644)
-    work.tell(f"{name}: the disk is in {target}: {', '.join(file_row.file for file_row in files.values())}")
+    work.report_event(f"{name}: the disk is in {target}: {', '.join(file_row.file for file_row in files.values())}")
     return files
 
 

@@ -25,7 +25,7 @@ def failing(work: Build, target: str) -> Iterator[None]:
         raise
     except Exception as error:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
-        work.tell(f"{target or work.recipe.name}: {known.message}", "failed")
+        work.report_event(f"{target or work.recipe.name}: {known.message}", "failed")
         remaining = list[str]()
         is_recorded = _record(work, target, known, [])
         if not is_recorded:  # a disk that is full keeps no machine running
@@ -82,9 +82,9 @@ def clean(work: Build) -> list[str]:
     if not remaining and work.journal.failed is not None:
         with noting(remaining, "the journal"):
             work.journal.done("", "cleaned")
-        book = work.recipe.book
-        folder = book.build(work.id)
-        if folder.is_dir() and not book.is_published(work.id):
+        registry = work.recipe.book
+        folder = registry.build(work.id)
+        if folder.is_dir() and not registry.is_published(work.id):
             remove_tree(folder)
     return remaining
 
@@ -95,7 +95,7 @@ def _remove_machines(work: Build, name: str, remaining: list[str]) -> None:
         with noting([], "evidence"):
             keep_evidence(work, name, purpose)
         with noting(remaining, f"{name}'s machine ({purpose})"):
-            if purpose == BUILD and virtual.wanted(work.recipe, name):
+            if purpose == BUILD and virtual.is_virtual(work.recipe, name):
                 virtual.forget(work, name)
             else:
                 removed(work, name, purpose)

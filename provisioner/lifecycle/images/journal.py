@@ -17,9 +17,9 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "journal.json"
         try:
-            found = stored.load(self.file)
-            steps, failed = found["steps"], found.get("failed")
-            if not isinstance(steps, dict) or not all(isinstance(one, dict) for one in steps.values()):
+            document = stored.load(self.file)
+            steps, failed = document["steps"], document.get("failed")
+            if not isinstance(steps, dict) or not all(isinstance(step, dict) for step in steps.values()):
                 raise ValueError("steps is not a mapping")
             if failed is not None and not (
                 isinstance(failed, dict) and all(isinstance(failed.get(k), str) for k in ("step", "target", "message"))

@@ -20,7 +20,7 @@ from provisioner.common.errors import GpuprovError, Interrupted, LockedError
 from provisioner.common.events import Kind
 from provisioner.common.text import printable
 from provisioner.lifecycle.images import commands, page, pipeline, work
-from provisioner.lifecycle.images.book import now
+from provisioner.lifecycle.images.book import utc_timestamp
 from provisioner.lifecycle.images.manifest import Inputs
 from provisioner.lifecycle.images.recipe import Recipe
 from provisioner.machines.workspace.binary import Binary
@@ -79,19 +79,19 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
         last = next((row for row in _failures(recipe) if row not in earlier_failures), None)
         build, step = (last["build"], last["step"]) if last else ("", "before the build")
         night = Night(recipe.name, "failed", build, (), step, str(known))
-    return _told(recipe, night, began)
+    return _record_night(recipe, night, began)
 
 
 def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
-    with commands.held(recipe, "nightly"):
+    with commands.locked_recipe(recipe, "nightly"):
         if work.unfinished(recipe):
-            manifest = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
+            manifest = commands.build_locked(recipe, binary, lambda: pipeline.solved(recipe, renew=True))
             return Night(recipe.name, "built", manifest.build)
-        lock = pipeline.solved(recipe, anew=True)
+        lock = pipeline.solved(recipe, renew=True)
         changed = changes(recipe, pipeline.inputs(recipe, lock))
         if not changed and not force:
             return Night(recipe.name, "unchanged", recipe.book.builds()[-1])
-        return Night(recipe.name, "built", commands.made(recipe, binary, lambda: lock).build, changed)
+        return Night(recipe.name, "built", commands.build_locked(recipe, binary, lambda: lock).build, changed)
 
 
 def _failures(recipe: Recipe) -> list[dict[str, str]]:
@@ -111,18 +111,18 @@ def _unread(file: Path, message: str) -> Night:
     return night
 
 
-def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
+def changes(recipe: Recipe, inputs: Inputs) -> tuple[str, ...]:
     """What is new since the last build that was proven; empty where nothing is."""
-    book = recipe.book
-    if not book.builds():
+    registry = recipe.book
+    if not registry.builds():
         return ("it was never built",)
-    last_inputs = book.manifest(book.builds()[-1]).inputs
-    phrases = ["the recipe"] if last_inputs.recipe != wanted.recipe else []
-    for name in _differing(last_inputs.bases, wanted.bases):
-        old, new = last_inputs.bases.get(name) or "none", wanted.bases.get(name) or "none"
+    last_inputs = registry.manifest(registry.builds()[-1]).inputs
+    phrases = ["the recipe"] if last_inputs.recipe != inputs.recipe else []
+    for name in _differing(last_inputs.bases, inputs.bases):
+        old, new = last_inputs.bases.get(name) or "none", inputs.bases.get(name) or "none"
         phrases.append(f"base image of {name}: {old} → {new}")
-    phrases += [f"versions of {name}" for name in _differing(last_inputs.stacks, wanted.stacks)]
-    phrases += [f"role {name}" for name in _differing(last_inputs.roles, wanted.roles)]
+    phrases += [f"versions of {name}" for name in _differing(last_inputs.stacks, inputs.stacks)]
+    phrases += [f"role {name}" for name in _differing(last_inputs.roles, inputs.roles)]
     return tuple(phrases)
 
 
@@ -130,12 +130,12 @@ def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
 
 
-def _told(recipe: Recipe, night: Night, began: float) -> Night:
+def _record_night(recipe: Recipe, night: Night, began: float) -> Night:
     """Have the hook run where it failed, write the night down, renew the page; what of that does not work is said."""
     file, messages = recipe.book.folder / "nights.html", list[str]()
     if night.outcome == "failed" and recipe.settings.failed:
         messages.append(alert(recipe.settings.failed, night, recipe.cluster.file.absolute().parent, str(file)))
-    row = {"at": now(), "seconds": round(time.time() - began, 1), **night.to_json()}
+    row = {"at": utc_timestamp(), "seconds": round(time.time() - began, 1), **night.to_json()}
     try:
         recipe.book.note_night(row)
         page.write(recipe)

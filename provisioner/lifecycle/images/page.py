@@ -30,26 +30,26 @@ def html(recipe: Recipe) -> str:
 
     book = recipe.book
     builds, channels = book.builds(), book.channels()
-    before = dict(zip(builds[1:], builds, strict=False))
+    previous = dict(zip(builds[1:], builds, strict=False))
     rows = []
     for night in reversed(book.told_nights()[-NIGHTS:]):
         build = str(night.get("build", ""))
-        here = build in builds and night.get("outcome") == "built"
-        compared = (before.get(build), build) if here else (None, build)
-        differs = manifests.differences(*(book.manifest(one) for one in compared)) if compared[0] else []  # type: ignore[arg-type]
+        available = build in builds and night.get("outcome") == "built"
+        compared = (previous.get(build), build) if available else (None, build)
+        differs = manifests.differences(*(book.manifest(reference) for reference in compared)) if compared[0] else []  # type: ignore[arg-type]
         rows.append(
             {
                 **night,
-                "channels": [name for name in CHANNELS if here and channels.get(name) == build],
+                "channels": [name for name in CHANNELS if available and channels.get(name) == build],
                 "differences": differs[:MOST],
                 "more": max(0, len(differs) - MOST),
                 "vulnerabilities": [
-                    f"{name}: {vulnerabilities.told(target.vulnerabilities, target.not_scanned)}"
-                    for name, target in (book.manifest(build).targets.items() if here else ())
+                    f"{name}: {vulnerabilities.summary_line(target.vulnerabilities, target.not_scanned)}"
+                    for name, target in (book.manifest(build).targets.items() if available else ())
                 ],
                 "proofs": [
                     (f"builds/{build}/{Path(proof.report).with_suffix('.html')}", f"{name} boot {number}")
-                    for name, target in (book.manifest(build).targets.items() if here else ())
+                    for name, target in (book.manifest(build).targets.items() if available else ())
                     for number, proof in enumerate(target.proofs, 1)
                 ],
             }

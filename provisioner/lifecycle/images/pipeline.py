@@ -16,7 +16,7 @@ from provisioner.common.paths import ClusterPaths, private_dir, remove_tree, wri
 from provisioner.lifecycle import locking
 from provisioner.lifecycle.images import bill, boot_test, signing, virtual, vulnerabilities
 from provisioner.lifecycle.images import disk_images as disk
-from provisioner.lifecycle.images.book import MANIFEST, now, sha256
+from provisioner.lifecycle.images.book import MANIFEST, sha256, utc_timestamp
 from provisioner.lifecycle.images.builder import Builder, Installed, images_of
 from provisioner.lifecycle.images.failure import failing
 from provisioner.lifecycle.images.journal import Journal
@@ -58,14 +58,14 @@ def inputs(recipe: Recipe, lock: Lock) -> Inputs:
     )
 
 
-def solved(recipe: Recipe, *, anew: bool) -> Lock:
-    """The lock of a recipe: the one beside it where it still fits, or with `anew` the newest versions that its pins
+def solved(recipe: Recipe, *, renew: bool) -> Lock:
+    """The lock of a recipe: the one beside it where it still fits, or with `renew` the newest versions that its pins
     allow. Raises GpuprovError for a site at which no images are made, before anybody is asked."""
     cluster = recipe.cluster
     for group in recipe.targets:
         images_of(cluster, group)
     private_dir(cluster.paths.root)
-    if anew:
+    if renew:
         lock = locking.renew(cluster, cluster.events, keep={}, write=cluster.sandbox)
     else:
         lock = locking.current(cluster, cluster.events)
@@ -107,7 +107,7 @@ def _target(work: Build, name: str) -> Target:
     """One target, through all its steps."""
     journal, recipe = work.journal, work.recipe
     settings, site = recipe.target(name), recipe.cluster.spec.site_of(name)
-    builder, alone = builder_of(work, name), virtual.wanted(recipe, name)
+    builder, alone = builder_of(work, name), virtual.is_virtual(recipe, name)
     if journal.of(name, "captured") is None:
         virtual.captured(work, name) if alone else _captured(work, name, builder)
     installed, image = Installed(**journal.of(name, "installed")), str(journal.of(name, "captured"))
@@ -144,26 +144,26 @@ def _target(work: Build, name: str) -> Target:
 
 def _captured(work: Build, name: str, builder: Builder) -> None:
     """The builder's disk as an image that machines can start from."""
-    journal, tell = work.journal, teller(work, name)
+    journal, report = work.journal, teller(work, name)
     unfinished = builder.images.find(work.name(name))
     if unfinished is not None and unfinished.ready and journal.of(name, "generalised") is not None:
         journal.done(name, "captured", unfinished.id)
         return
     if unfinished is not None:
-        tell(f"removing {unfinished.id}, which was not finished")
+        report(f"removing {unfinished.id}, which was not finished")
     unusable = {region(work, name): unfinished.id} if unfinished is not None else {}
     delete_images(work, name, builder.images, unusable)
     if journal.of(name, "generalising") is not None:
-        tell("the builder was taken apart already: it is made anew")
+        report("the builder was taken apart already: it is made anew")
         removed(work, name, BUILD)
         journal.undo(name)
         builder = builder_of(work, name)
     journal.done(name, "builder", builder.type)
-    tell(f"making a {builder.type} to build on")
+    report(f"making a {builder.type} to build on")
     node = builder.make(work.binary)
     prepare(work, name, builder, node)
-    tell("capturing the disk")
-    journal.done(name, "captured", builder.images.capture(node, work.name(name), tags_of(work, name), tell))
+    report("capturing the disk")
+    journal.done(name, "captured", builder.images.capture(node, work.name(name), tags_of(work, name), report))
 
 
 def _proven(work: Build, name: str, image: str) -> list[Proof]:
@@ -174,7 +174,9 @@ def _proven(work: Build, name: str, image: str) -> list[Proof]:
         _same_faults(recipe, cluster)
     golden = GoldenImage(name=recipe.name, build=work.id, id=image)
     boot_test.lock_for(cluster, name, of_group(work.lock, cluster, name), golden)
-    work.tell(f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine}, {recipe.settings.boots} times")
+    work.report_event(
+        f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine}, {recipe.settings.boots} times"
+    )
     return boot_test.prove(cluster, work.binary, private_dir(work.folder / "proofs"), recipe.settings.boots)
 
 
@@ -199,7 +201,7 @@ def _written(work: Build, targets: Mapping[str, Target]) -> str:
     scanned = {name: _scanned(work, name, target, folder) for name, target in targets.items()}
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if not file.name.startswith("manifest.json")}
     manifest = Manifest(
-        name=recipe.name, build=work.id, made=now(), simulated=work.lock.simulated, gpuprov=__version__,
+        name=recipe.name, build=work.id, made=utc_timestamp(), simulated=work.lock.simulated, gpuprov=__version__,
         inputs=Inputs(**work.journal.of("", "inputs")), targets=scanned, files=files,
     )  # fmt: skip
     text = json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n"
@@ -211,17 +213,17 @@ def _written(work: Build, targets: Mapping[str, Target]) -> str:
 def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
     """Write the bill of a target, and what a scanner says of it; a scan that fails is told and fails no build."""
     file, settings = folder / f"{name}.cdx.json", work.recipe.settings.scan
-    bill.write(file, work.name(name), target, made=work.id)
+    bill.write(file, work.name(name), target, build=work.id)
     if settings is None:
         return target
     database = work.recipe.cluster.file.absolute().parent / Path(settings.database).expanduser()
     try:
         scan = vulnerabilities.scan(file, settings.scanner, database, target.stack.os)
     except vulnerabilities.NotScannedError as reason:
-        work.tell(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
+        work.report_event(f"{name}: not scanned for vulnerabilities: {reason}", "warning")
         return target.model_copy(update={"not_scanned": str(reason)})
     write_whole(folder / f"{name}.vulnerabilities.json", scan.text, mode=0o644)
-    work.tell(f"{name}: known vulnerabilities: {vulnerabilities.told(scan.found, '')}")
+    work.report_event(f"{name}: known vulnerabilities: {vulnerabilities.summary_line(scan.found, '')}")
     return target.model_copy(update={"vulnerabilities": scan.found})
 
 

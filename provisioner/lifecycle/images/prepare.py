@@ -12,12 +12,12 @@ from provisioner.rundir.fleet import Node
 
 def prepare(work: Build, name: str, builder: Builder, node: Node, between: Callable[[], None] = lambda: None) -> None:
     """`between` is called on the machine that is installed and still lets gpuprov in."""
-    journal, tell = work.journal, teller(work, name)
-    tell("installing")
+    journal, report = work.journal, teller(work, name)
+    report("installing")
     installed = builder.install(node)
     journal.done(name, "installed", asdict(installed))
     between()
-    tell("taking away what belongs to the builder alone, and looking for secrets")
+    report("taking away what belongs to the builder alone, and looking for secrets")
     journal.done(name, "generalising")
     residue = builder.generalise(node, {"image": work.recipe.name, "build": work.id, "target": name})
     journal.done(name, "generalised", residue)

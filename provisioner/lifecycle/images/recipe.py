@@ -70,36 +70,40 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
     return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)
 
 
-def workplace(recipe: Recipe, build: str, group: str, what: str) -> Path:
-    """The cluster.yaml of the machine that builds (`what`: build) or proves (boot) the image of a group."""
-    return recipe.folder / build / group / what / "cluster.yaml"
+def workplace(recipe: Recipe, build: str, group: str, purpose: str) -> Path:
+    """The cluster.yaml of the machine that builds (`purpose`: build) or proves (boot) the image of a group."""
+    return recipe.folder / build / group / purpose / "cluster.yaml"
 
 
-def written(recipe: Recipe, build: str, group: str, what: str, site: Mapping[str, Any] | None = None) -> Path:
+def written(recipe: Recipe, build: str, group: str, purpose: str, site: Mapping[str, Any] | None = None) -> Path:
     """Write that cluster.yaml: the recipe's, with this one group, and everything on that an image may carry. `site`:
     keys in place of those that its site has, where the machine is none of that site's."""
-    file = workplace(recipe, build, group, what)
+    file = workplace(recipe, build, group, purpose)
     private_dir(file.parent)
-    text = yaml.safe_dump(_as_cluster(recipe, build, group, what, site), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(_as_cluster(recipe, build, group, purpose, site), sort_keys=False, allow_unicode=True)
     write_whole(file, f"# Written by `gpuprov image build {recipe.cluster.file.name}`.\n{text}")
     return file
 
 
-def _as_cluster(recipe: Recipe, build: str, group: str, what: str, instead: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_cluster(
+    recipe: Recipe, build: str, group: str, purpose: str, site_keys: Mapping[str, Any] | None
+) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(recipe.cluster.spec.model_dump_json(exclude_unset=True, by_alias=True))
     site = recipe.cluster.spec.site_of(group)
-    there = document["sites"][site]
-    if instead is not None:
-        there = {key: there[key] for key in ("provider", "user") if key in there} | dict(instead)
-    mine = dict(document["groups"][group])
+    site_document = document["sites"][site]
+    if site_keys is not None:
+        site_document = {key: site_document[key] for key in ("provider", "user") if key in site_document} | dict(
+            site_keys
+        )
+    group_document = dict(document["groups"][group])
     machine = recipe.cluster.spec.machine(group)
     if machine.local_nvme.count:
-        mine["storage"] = {"scratch": SCRATCH, **mine.get("storage", {})}
+        group_document["storage"] = {"scratch": SCRATCH, **group_document.get("storage", {})}
     monitoring = {"health_check": {}, **document.get("monitoring", {})}
     document |= {
-        "name": cluster_name(recipe.name, build, group, what),
-        "sites": {site: there},
-        "groups": {group: mine},
+        "name": cluster_name(recipe.name, build, group, purpose),
+        "sites": {site: site_document},
+        "groups": {group: group_document},
         "monitoring": monitoring,
         "quarantine": {**document.get("quarantine", {}), "automatic": False},
     }
@@ -108,10 +112,10 @@ def _as_cluster(recipe: Recipe, build: str, group: str, what: str, instead: Mapp
     return document
 
 
-def cluster_name(image: str, build: str, group: str, what: str) -> str:
+def cluster_name(image: str, build: str, group: str, purpose: str) -> str:
     """At most 32 characters, and another one for each build: what one leaves is not held against the next."""
     tail = hashlib.sha256(f"{image} {build} {group}".encode()).hexdigest()[:8]
-    return f"{image[:17].rstrip('-')}-{what}-{tail}"
+    return f"{image[:17].rstrip('-')}-{purpose}-{tail}"
 
 
 def opened(recipe: Recipe, file: Path) -> Cluster:

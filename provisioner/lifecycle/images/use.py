@@ -99,7 +99,7 @@ def _refuse_unsigned(recipe: Path, book: Book, build: str) -> None:
         signing.verify(folder, text, loaded.image.signed_by)
 
 
-def _fitting(manifest: Manifest, spec: ClusterSpec, group: str, where: str) -> str:
+def _fitting(manifest: Manifest, spec: ClusterSpec, group: str, key: str) -> str:
     """The target whose image such a machine can start from: of its own type, else of one that is the same to the
     roles."""
     site, machine, known = spec.sites[spec.site_of(group)], spec.machine(group), spec.catalog
@@ -110,13 +110,13 @@ def _fitting(manifest: Manifest, spec: ClusterSpec, group: str, where: str) -> s
         elsewhere = sorted({f"{t.provider} {r}".strip() for t in manifest.targets.values() for r in t.ids})
         region_name = f"{site.provider} {region}".strip()
         hint = f"it is in {', '.join(elsewhere)}; image.targets.*.copy_to of the recipe names further regions"
-        raise GpuprovError(f"{subject} is not in {region_name}", where=where, hint=hint)
+        raise GpuprovError(f"{subject} is not in {region_name}", where=key, hint=hint)
     fits = [name for name in targets if _alike(manifest.targets[name], machine, known)]
     exact = [name for name in fits if manifest.targets[name].machine == machine.name]
     if not fits:
         elsewhere = sorted({manifest.targets[name].machine for name in targets})
         hint = f"it is for {', '.join(elsewhere)}; add a group with {machine.name} to its recipe"
-        raise GpuprovError(f"{subject} does not fit {machine.name}", where=where, hint=hint)
+        raise GpuprovError(f"{subject} does not fit {machine.name}", where=key, hint=hint)
     return (exact or fits)[0]
 
 

@@ -37,7 +37,7 @@ RAW, PUBLIC, CAPTURED = "disk.raw", "host-key.pub", "virtual machine"
 HOST = "builder"
 
 
-def wanted(recipe: Recipe, name: str) -> bool:
+def is_virtual(recipe: Recipe, name: str) -> bool:
     """Whether a target is built on a virtual machine."""
     return recipe.target(name).disk is not None and disks_of(recipe.cluster, name) is None
 
@@ -58,7 +58,7 @@ def with_bases(recipe: Recipe, lock: Lock) -> Lock:
     bases = {site: dict(site_bases) for site, site_bases in lock.bases.items()}
     for name in recipe.targets:
         settings, system = recipe.target(name).disk, lock.groups[name].os
-        if settings is None or not wanted(recipe, name):
+        if settings is None or not is_virtual(recipe, name):
             continue
         newest_packages = newest.packages(system, settings.mirror)
         reason = f"kernel of {system}, and a digest of {counted(len(newest_packages.versions), 'package')}"
@@ -80,9 +80,9 @@ def made_at(work: Build) -> datetime:
 
 def captured(work: Build, name: str) -> None:
     """Build on the machine until it is off and of its own disk an image can be made. Raises GpuprovError."""
-    journal, tell, folder = work.journal, teller(work, name), folder_of(work, name)
+    journal, report, folder = work.journal, teller(work, name), folder_of(work, name)
     if journal.of(name, "generalised") is None and journal.of(name, "generalising") is not None:
-        tell("the builder was taken apart already: it is made anew")
+        report("the builder was taken apart already: it is made anew")
         forget(work, name)
         journal.undo(name)
     if journal.of(name, "off") is None:
@@ -91,21 +91,21 @@ def captured(work: Build, name: str) -> None:
 
 
 def _built(work: Build, name: str, folder: Path) -> None:
-    journal, tell, disk = work.journal, teller(work, name), folder / RAW
+    journal, report, disk = work.journal, teller(work, name), folder / RAW
     if journal.of(name, "generalised") is not None:
-        tell("the builder was switched off before it was written down: it is made anew")
+        report("the builder was switched off before it was written down: it is made anew")
         forget(work, name)
         journal.undo(name)
     journal.done(name, "builder", CAPTURED)
     if not disk.exists():
-        tell(f"making {work.lock.groups[name].os} to build on")
+        report(f"making {work.lock.groups[name].os} to build on")
         _base(work, name, private_dir(folder))
     how = virtual_machine.accelerator(folder)
     slow = ", which is slow: no guest runs with /dev/kvm here" if how == "tcg" else ""
-    tell(f"building on a virtual machine in QEMU ({how}{slow})")
+    report(f"building on a virtual machine in QEMU ({how}{slow})")
     user = work.recipe.cluster.spec.user(work.recipe.cluster.spec.site_of(name))
     if not (folder / PUBLIC).exists():
-        _told(folder, user, _cluster(work, name, 22))
+        _write_first_boot(folder, user, _cluster(work, name, 22))
     with virtual_machine.builder(disk, folder / "seed.img", folder / "console.log", how) as guest:
         cluster = _cluster(work, name, guest.port)
         builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
@@ -116,7 +116,7 @@ def _built(work: Build, name: str, folder: Path) -> None:
             prepare(work, name, builder, node, lambda: _bootable(work, name, builder, node))
         finally:
             ssh.disconnect(cluster.paths, [node.name])
-        tell("switching it off")
+        report("switching it off")
         guest.power_off(OFF_S)
     journal.done(name, "off")
 
@@ -131,7 +131,7 @@ def _base(work: Build, name: str, folder: Path) -> None:
     assert settings is not None
     base_system.make(work.lock.groups[name].os, settings.mirror, root)
     identity = identity_of(work, name)
-    base_system.bootable(root, private_dir(esp), script(), given(identity))
+    base_system.bootable(root, private_dir(esp), script(), boot_environment(identity))
     disk = layout.make(root, esp, private_dir(making), identity, made_at(work))
     os.truncate(disk, SIZE)
     disk.replace(folder / RAW)
@@ -151,12 +151,12 @@ def script() -> str:
     return files("provisioner.lifecycle.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
 
 
-def given(identity: Identity) -> dict[str, str]:
+def boot_environment(identity: Identity) -> dict[str, str]:
     """What that is told."""
     return {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id}
 
 
-def _told(folder: Path, user: str, cluster: Cluster) -> None:
+def _write_first_boot(folder: Path, user: str, cluster: Cluster) -> None:
     """Write what it is told at its first boot, which stays: with another one cloud-init would take it for another
     machine."""
     key = first_boot.host_key(folder)
@@ -179,7 +179,7 @@ def _cluster(work: Build, name: str, port: int) -> Cluster:
 def _bootable(work: Build, name: str, builder: Builder, node: Node) -> None:
     """Have the initramfs and the boot entries made again: what the roles have written belongs into them."""
     teller(work, name)("making its initramfs again")
-    assignments = " ".join(f"{key}={value}" for key, value in given(identity_of(work, name)).items())
+    assignments = " ".join(f"{key}={value}" for key, value in boot_environment(identity_of(work, name)).items())
     shell = [*ssh.argv(builder.cluster.paths, node.name), f"sudo -n env {assignments} sh -s"]
     base_system.told_to_be_bootable(shell, script(), node.name)
 

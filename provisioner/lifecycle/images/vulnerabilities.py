@@ -137,7 +137,7 @@ def _summary(scanner: str, database: str, severities: Mapping[tuple[str, str], t
     )  # fmt: skip
 
 
-def told(vulnerabilities: Vulnerabilities | None, reason: str) -> str:
+def summary_line(vulnerabilities: Vulnerabilities | None, reason: str) -> str:
     """In a line: "2 critical, 5 high … 3 of them fixed in a newer version (grype 0.75.0, 2024-04-10)", or "not
     scanned: why"."""
     if vulnerabilities is None:

@@ -55,7 +55,7 @@ class Build:
         token = self.journal.of("", "token") or self.journal.done("", "token", secrets.token_hex(4))
         return f"gpuprov-{self.recipe.name}-{target}-{self.id}-{token}"
 
-    def tell(self, text: str, kind: Kind = "progress", **data: Any) -> None:
+    def report_event(self, text: str, kind: Kind = "progress", **data: Any) -> None:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
 
 
@@ -63,8 +63,8 @@ def new_id(recipe: Recipe) -> str:
     """When a build is begun, UTC, but later than every other build of the recipe: the greatest is the newest one, also
     after a clock that was ahead."""
     names = {*recipe.book.names(), *begun_ids(recipe)}
-    others = [moment for name in names if (moment := _moment(name)) is not None]
-    begins = max(datetime.now(UTC), max(others) + timedelta(seconds=1)) if others else datetime.now(UTC)
+    moments = [moment for name in names if (moment := _moment(name)) is not None]
+    begins = max(datetime.now(UTC), max(moments) + timedelta(seconds=1)) if moments else datetime.now(UTC)
     return begins.strftime(ID)
 
 
@@ -83,12 +83,16 @@ def begun_ids(recipe: Recipe) -> list[str]:
 
 def unfinished(recipe: Recipe) -> list[str]:
     """Builds that were begun and neither ended nor failed, oldest first."""
-    return [one.build for one in journals(recipe) if one.failed is None]
+    return [journal.build for journal in journals(recipe) if journal.failed is None]
 
 
 def unclean(recipe: Recipe) -> list[str]:
     """Builds that failed and of which something could not be removed then."""
-    return [one.build for one in journals(recipe) if one.failed is not None and one.of("", "cleaned") is None]
+    return [
+        journal.build
+        for journal in journals(recipe)
+        if journal.failed is not None and journal.of("", "cleaned") is None
+    ]
 
 
 def journals(recipe: Recipe) -> list[Journal]:
@@ -113,9 +117,9 @@ def of_group(lock: Lock, cluster: Cluster, name: str) -> Lock:
     )
 
 
-def removed(work: Build, name: str, what: str) -> None:
+def removed(work: Build, name: str, purpose: str) -> None:
     """Remove a target's cluster, where one was begun."""
-    file = workplace(work.recipe, work.id, name, what)
+    file = workplace(work.recipe, work.id, name, purpose)
     if file.exists():
         remove_cluster(work.recipe, work.binary, file)
 
@@ -150,7 +154,7 @@ def tags_of(work: Build, name: str) -> dict[str, str]:
 
 
 def teller(work: Build, name: str) -> Callable[[str], None]:
-    return lambda text: work.tell(f"{name}: {text}")
+    return lambda text: work.report_event(f"{name}: {text}")
 
 
 def region(work: Build, name: str) -> str:

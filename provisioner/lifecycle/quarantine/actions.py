@@ -48,14 +48,14 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
 
 def annotated(cluster: Cluster, report: Report) -> Report:
     """The report with each node's quarantine."""
-    entries = held(cluster)
+    entries = quarantined_nodes(cluster)
     if not entries:
         return report
     nodes = tuple(replace(v, quarantine=entries[v.name].told()) if v.name in entries else v for v in report.nodes)
     return replace(report, nodes=nodes)
 
 
-def held(cluster: Cluster) -> dict[str, Entry]:
+def quarantined_nodes(cluster: Cluster) -> dict[str, Entry]:
     """What is in quarantine, by node."""
     return quarantine_book.load(cluster.paths).of(cluster.nodes())
 
@@ -65,13 +65,15 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
     not be drained. Raises GpuprovError for a name that no node has."""
     nodes = [cluster.node(name) for name in dict.fromkeys(names)]
     with cluster.exclusively("quarantine"):
-        book, at = quarantine_book.load(cluster.paths), quarantine_book.now()
+        store, at = quarantine_book.load(cluster.paths), quarantine_book.utc_timestamp()
         for node in nodes:
-            earlier = book.nodes.get(node.name) if book.holds(node) else None
+            earlier = store.nodes.get(node.name) if store.holds(node) else None
             checks = earlier.checks if earlier else ()
-            book.nodes[node.name] = Entry(node.id, owner, hooks.plain(reason), earlier.since if earlier else at, checks)
-        book.save(cluster.paths)
-        return _drain(cluster, book, nodes, "quarantine")
+            store.nodes[node.name] = Entry(
+                node.id, owner, hooks.plain(reason), earlier.since if earlier else at, checks
+            )
+        store.save(cluster.paths)
+        return _drain(cluster, store, nodes, "quarantine")
 
 
 def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -91,9 +93,9 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
                 where=cluster.spec.name,
                 hint=f"`gpuprov upgrade {cluster.typed_file}` resumes it and puts the node back once it is proven",
             )
-        book = quarantine_book.load(cluster.paths)
-        known = [node for node in nodes if node.name in book.nodes]
-        bad = resume(cluster, book, known)
+        store = quarantine_book.load(cluster.paths)
+        known = [node for node in nodes if node.name in store.nodes]
+        bad = resume(cluster, store, known)
     return [node.name for node in nodes if node not in known], bad
 
 
@@ -102,12 +104,14 @@ def hold(cluster: Cluster, nodes: Sequence[Node], reasons: Mapping[str, str], ac
     ours until a machine of their name is proven. `reasons`: by node. Gives node → why it could not be drained."""
     if not nodes:
         return {}
-    book, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
+    store, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
     for node in nodes:
-        if not book.holds(node):
-            book.nodes[node.name] = Entry(node.id, OURS, reasons[node.name], quarantine_book.now(), level=level)
-    book.save(cluster.paths)
-    return _drain(cluster, book, nodes, action)
+        if not store.holds(node):
+            store.nodes[node.name] = Entry(
+                node.id, OURS, reasons[node.name], quarantine_book.utc_timestamp(), level=level
+            )
+    store.save(cluster.paths)
+    return _drain(cluster, store, nodes, action)
 
 
 def put_back(cluster: Cluster, nodes: Sequence[Node], action: hooks.Action) -> None:
@@ -128,9 +132,9 @@ def forget(cluster: Cluster) -> None:
     before, and of those that an upgrade has left out of service. What the resume command says against it is a warning.
     Raises GpuprovError where a record is damaged, when that is done for the nodes of the other one."""
     machines, errors = {node.name: node for node in cluster.nodes()}, list[GpuprovError]()
-    book, journal = Book(), upgrade_journal.Journal()
+    store, journal = Book(), upgrade_journal.Journal()
     try:
-        book = quarantine_book.load(cluster.paths)
+        store = quarantine_book.load(cluster.paths)
     except GpuprovError as error:
         errors.append(error)
     try:
@@ -138,8 +142,8 @@ def forget(cluster: Cluster) -> None:
     except GpuprovError as error:
         errors.append(error)
     out = [machines[name] for name in journal.out_of_service() if name in machines]
-    nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in book.nodes.items()]
-    nodes += [node for node in out if node.name not in book.nodes]
+    nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in store.nodes.items()]
+    nodes += [node for node in out if node.name not in store.nodes]
     reasons = {node.name: "its machine is removed by gpuprov down" for node in nodes}
     for name, message in hooks.call(cluster, "resume", nodes, "release", reasons, share=False).items():
         cluster.events("down", "warning", f"the scheduler may still have it drained: {message}", node=name)
@@ -154,11 +158,11 @@ def person() -> str:
 
 
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
-    book, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
+    store, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
     same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
     present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
     settings, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
-    decision = decide(book, present_nodes, fleet, level, settings, at=quarantine_book.now(), drains=drains)
+    decision = decide(store, present_nodes, fleet, level, settings, at=quarantine_book.utc_timestamp(), drains=drains)
     if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
         cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
         return Decision()
@@ -172,52 +176,52 @@ def _act(cluster: Cluster, decision: Decision) -> None:
         cluster.events("quarantine", "warning", short, data=decision.breaker.to_json())
     if decision.nothing:
         return
-    book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    store, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
     if cluster.spec.hooks.drain is None:  # else the scheduler may have a name drained that has no machine now
         names = {*machines, *cluster.spec.node_groups()}
-        book.nodes = {name: entry for name, entry in book.nodes.items() if name in names}
-    book.nodes |= decision.hold
-    book.save(cluster.paths)
+        store.nodes = {name: entry for name, entry in store.nodes.items() if name in names}
+    store.nodes |= decision.hold
+    store.save(cluster.paths)
     for name, entry in decision.hold.items():
         cluster.events("quarantine", "warning", f"in quarantine: {entry.reason}", node=name)
-    _drain(cluster, book, [machines[name] for name in decision.drain], "quarantine")
-    resume(cluster, book, [machines[name] for name in decision.release])
+    _drain(cluster, store, [machines[name] for name in decision.drain], "quarantine")
+    resume(cluster, store, [machines[name] for name in decision.release])
 
 
-def _drain(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Action) -> dict[str, str]:
+def _drain(cluster: Cluster, store: Book, nodes: Sequence[Node], action: hooks.Action) -> dict[str, str]:
     """Drain nodes of the book and write down how that went."""
     if not nodes:
         return {}
-    reasons = {node.name: book.nodes[node.name].reason for node in nodes}
+    reasons = {node.name: store.nodes[node.name].reason for node in nodes}
     bad = hooks.call(cluster, "drain", nodes, action, reasons)
     ran = cluster.spec.hooks.drain is not None
     for node in nodes:
         failure = bad.get(node.name, "")
         drained = ran and not failure
-        book.nodes[node.name] = replace(book.nodes[node.name], drained=drained, trouble=failure)
+        store.nodes[node.name] = replace(store.nodes[node.name], drained=drained, trouble=failure)
         if failure:
             cluster.events("quarantine", "warning", f"not drained: {failure}", node=node.name)
-    book.save(cluster.paths)
+    store.save(cluster.paths)
     return bad
 
 
-def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Action = "release") -> dict[str, str]:
+def resume(cluster: Cluster, store: Book, nodes: Sequence[Node], action: hooks.Action = "release") -> dict[str, str]:
     """Put nodes of the book back into service and forget their entries; one that it did not work for stays."""
     if not nodes:
         return {}
-    reasons = {node.name: book.nodes[node.name].reason for node in nodes}
-    drained_alone = {node.name for node in nodes if book.nodes[node.name].drained_alone}
+    reasons = {node.name: store.nodes[node.name].reason for node in nodes}
+    drained_alone = {node.name for node in nodes if store.nodes[node.name].drained_alone}
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
         if failure := bad.get(node.name, ""):
-            entry = book.nodes[node.name]
+            entry = store.nodes[node.name]
             if entry.id != node.id:  # what was the former machine's is from now on that of this one
                 entry = replace(entry, id=node.id, owner=OURS, level=None, owed=())
-            book.nodes[node.name] = replace(entry, trouble=failure)
+            store.nodes[node.name] = replace(entry, trouble=failure)
             cluster.events("quarantine", "warning", f"not put back into service: {failure}", node=node.name)
         else:
-            del book.nodes[node.name]
-    book.save(cluster.paths)
+            del store.nodes[node.name]
+    store.save(cluster.paths)
     returned = [node.name for node in nodes if node.name not in bad]
     for text, names in (
         ("out of quarantine", [name for name in returned if name not in drained_alone]),

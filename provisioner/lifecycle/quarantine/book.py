@@ -94,15 +94,15 @@ class Book:
 
 def load(paths: ClusterPaths) -> Book:
     """What is in quarantine. Raises DamagedFileError: nodes are out of service, and nobody would know."""
-    book = records.load(paths, Book) or Book()
+    store = records.load(paths, Book) or Book()
     try:
-        for name, entry in book.nodes.items():  # hooks are given them, also where no machine has the name any more
+        for name, entry in store.nodes.items():  # hooks are given them, also where no machine has the name any more
             fleet.refuse_shape(name, entry.id)
     except ValueError as error:
         raise DamagedFileError(str(error), str(paths.root / Book.FILE), hint=Book.REPAIR) from error
-    return book
+    return store
 
 
-def now() -> str:
+def utc_timestamp() -> str:
     """This moment as an entry has it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

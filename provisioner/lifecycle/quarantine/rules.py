@@ -31,7 +31,14 @@ class Decision:
 
 
 def decide(
-    book: Book, report: Report, nodes: Sequence[Node], level: Level, limits: Quarantine, *, at: str, drains: bool = True
+    store: Book,
+    report: Report,
+    nodes: Sequence[Node],
+    level: Level,
+    limits: Quarantine,
+    *,
+    at: str,
+    drains: bool = True,
 ) -> Decision:
     """What a verdict at that level changes. `nodes` is the whole fleet, the report may be of a part of it; `drains`:
     there is a drain command.
@@ -44,12 +51,12 @@ def decide(
     - What a person put there stays as it is.
     """
     machines = {node.name: node for node in nodes}
-    here = book.of(nodes)
+    entries = store.of(nodes)
     judged = [verdict for verdict in report.nodes if verdict.name in machines]
-    release = [v.name for v in judged if v.ok and _leaves(book.nodes.get(v.name), machines[v.name], level, v)]
+    release = [v.name for v in judged if v.ok and _leaves(store.nodes.get(v.name), machines[v.name], level, v)]
     bad = {v.name: v for v in judged if not v.ok}
-    fresh = {name: verdict for name, verdict in bad.items() if name not in here} if limits.automatic else {}
-    staying = [name for name in here if name not in release]
+    fresh = {name: verdict for name, verdict in bad.items() if name not in entries} if limits.automatic else {}
+    staying = [name for name in entries if name not in release]
     bound = limits.bound(len(nodes))
     if fresh and len(staying) + len(fresh) > bound:
         check, shared = most_shared(fresh.values())
@@ -61,9 +68,9 @@ def decide(
     }
     verdicts = {v.name: v for v in judged}
     for name in staying:
-        if name in verdicts and here[name].owner == OURS:
-            changed = _changed(here[name], verdicts[name], level)
-            if changed != here[name] or (name in bad and drains and not changed.drained):
+        if name in verdicts and entries[name].owner == OURS:
+            changed = _changed(entries[name], verdicts[name], level)
+            if changed != entries[name] or (name in bad and drains and not changed.drained):
                 hold[name] = changed
     return Decision(hold, tuple(n for n, entry in hold.items() if n in bad and not entry.drained), tuple(release))
 
@@ -72,14 +79,14 @@ def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
     """The entry of a node that stays, with what this verdict says."""
     owed = _owed(entry.owed, verdict, level)
     if not verdict.ok:
-        why, checks = verdict.why, _checks(verdict)
-        return replace(entry, reason=why, checks=checks, level=deeper(entry.level, level), owed=owed)
+        cause, checks = verdict.why, _checks(verdict)
+        return replace(entry, reason=cause, checks=checks, level=deeper(entry.level, level), owed=owed)
     if deeper(entry.level, level) != level:
         return entry
     reason = entry.reason.split(PENDING)[0]
     level = deeper(entry.level, "standard")
-    way = f" (`gpuprov verify FILE --level {level}` asks, `gpuprov release FILE NODE` ends it)"
-    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}{way}" if owed else reason, owed=owed)
+    hint = f" (`gpuprov verify FILE --level {level}` asks, `gpuprov release FILE NODE` ends it)"
+    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}{hint}" if owed else reason, owed=owed)
 
 
 def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeReport) -> bool:
@@ -90,20 +97,20 @@ def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeRepor
     return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(entry.owed, verdict, level)
 
 
-def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
+def _owed(owed: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
     """What of that has still to pass, and what this verdict adds. A check that a healthy verdict lacks (a file of
     one's own that was taken out) owes nothing."""
     states: dict[str, set[str]] = {}
     for check in verdict.checks:
         states.setdefault(check.id, set()).add(check.status)
-    passed = {id for id, found in states.items() if found == {"pass"}}
+    passed = {id for id, statuses in states.items() if statuses == {"pass"}}
     if level == "stress" and "dcgm.diag" in passed:
         passed.add(PROOF)
-    left = [id for id in before if id not in passed and (id in states or id == PROOF or not verdict.ok)]
+    pending = [id for id in owed if id not in passed and (id in states or id == PROOF or not verdict.ok)]
     condemned = () if verdict.error else verdict.condemned
     failed = [check.id for check in condemned if check.status == "fail" or check.id.startswith(WORK)]
     proof = [PROOF] if any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned) else []
-    return tuple(dict.fromkeys([*left, *failed, *proof]))
+    return tuple(dict.fromkeys([*pending, *failed, *proof]))
 
 
 def _checks(verdict: NodeReport) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             old = [
                 n for n in map(cluster.node, names) if n.name not in journal.nodes or journal.nodes[n.name].id == n.id
             ]
-            prepared = work.prepare(names, anew={node.name for node in old})
+            prepared = work.prepare(names, recreate={node.name for node in old})
             changes = sum(planned.total for _, planned in prepared)
         if changes and not confirm(changes):
             return run
@@ -107,7 +107,7 @@ def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
     lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
     ledger.refuse_damaged_locks(lock)
     upgrade_journal.assign(cluster, cluster.nodes(), lock)
-    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
     machines.refuse_abandoned(cluster, plan)
     ledger.keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
     return lock, plan
@@ -126,12 +126,12 @@ def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    held, noted = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, noted = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
     limits = cluster.spec.quarantine
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)
-    taken = names - set(held) - set(journal.nodes)
-    at_once = len(names | set(held) | set(journal.nodes)) if taken else len(names)
+    taken = names - set(quarantined) - set(journal.nodes)
+    at_once = len(names | set(quarantined) | set(journal.nodes)) if taken else len(names)
     bound = limits.bound(len(cluster.nodes()))
     if at_once > limits.most or (at_once > bound and not begun and not options.force_budget):
         also = f" (with {at_once - len(names)} out of service already)" if at_once > len(names) else ""
@@ -193,19 +193,19 @@ class _Machines:
     def __init__(self, cluster: Cluster, plan: Plan, binary: Binary, run_dir: Path) -> None:
         self.cluster, self.plan, self.binary, self.run_dir = cluster, plan, binary, run_dir
 
-    def prepare(self, names: Sequence[str], *, anew: Collection[str] = ()) -> list[tuple[Machines, Planned]]:
-        """Plans that make the nodes `anew` again, what is missing of `names`, and nothing else. Raises ProviderError
+    def prepare(self, names: Sequence[str], *, recreate: Collection[str] = ()) -> list[tuple[Machines, Planned]]:
+        """Plans that make `recreate` again, what is missing of `names`, and nothing else. Raises ProviderError
         where a plan would do more, and says what."""
         by_site: dict[str, list[str]] = {}
         for name in names:
             by_site.setdefault(self.cluster.node(name).site, []).append(name)
         prepared = []
-        for site, mine in by_site.items():
-            again = [name for name in mine if name in anew]
-            there = machines.of_site(self.cluster, site, self.binary, self.run_dir, record=False)
-            planned = there.plan(self.plan, replace=again)
-            planned.refuse_more(mine, again)
-            prepared.append((there, planned))
+        for site, site_names in by_site.items():
+            recreated = [name for name in site_names if name in recreate]
+            site_machines = machines.of_site(self.cluster, site, self.binary, self.run_dir, record=False)
+            planned = site_machines.plan(self.plan, replace=recreated)
+            planned.refuse_more(site_names, recreated)
+            prepared.append((site_machines, planned))
         if failed := machines.occupied(self.cluster, {site.site: planned for site, planned in prepared}):
             raise together(failed)
         return prepared
@@ -215,8 +215,8 @@ class _Machines:
         number of its changes."""
         prepared = self.prepare(names)
         self.apply(prepared)
-        made = [node for node in map(self.cluster.node, names) if node.id != journal.nodes[node.name].id]
-        journal.set(self.cluster.paths, made, "proving")
+        created = [node for node in map(self.cluster.node, names) if node.id != journal.nodes[node.name].id]
+        journal.set(self.cluster.paths, created, "proving")
         return sum(planned.total for _, planned in prepared)
 
     def apply(self, prepared: Sequence[tuple[Machines, Planned]]) -> None:
@@ -226,5 +226,5 @@ class _Machines:
             self.cluster.providers.record(site.site)
             with machines.applying(self.cluster, [planned]):
                 nodes = site.apply(self.plan, planned, always=True)
-            others = [node for node in self.cluster.nodes() if node.site != site.site]
-            machines.record(self.cluster, [*others, *nodes])
+            other_nodes = [node for node in self.cluster.nodes() if node.site != site.site]
+            machines.record(self.cluster, [*other_nodes, *nodes])

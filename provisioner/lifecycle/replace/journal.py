@@ -53,15 +53,15 @@ def load(cluster: Cluster) -> Journal:
     journal = records.load(cluster.paths, Journal)
     if journal is None:
         return Journal()
-    book, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
+    store, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
     machines = {node.name: node for node in cluster.nodes()}
 
-    def under_way(name: str, place: Place) -> bool:
+    def under_way(name: str, replacement: Place) -> bool:
         node = machines.get(name)
         if node is None:
             return False
-        if node.id == place.id:
-            return place.step == "making" or book.holds(node)
-        return ledger.of(node) is None and not book.holds(node)
+        if node.id == replacement.id:
+            return replacement.step == "making" or store.holds(node)
+        return ledger.of(node) is None and not store.holds(node)
 
-    return Journal({name: place for name, place in journal.nodes.items() if under_way(name, place)})
+    return Journal({name: replacement for name, replacement in journal.nodes.items() if under_way(name, replacement)})

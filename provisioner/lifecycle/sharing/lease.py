@@ -177,22 +177,22 @@ class Lease:
         """Write holder.json in place of the one with this tag; False where another run wrote it. A write that was done
         and whose answer was lost counts: a client that repeats it is refused by its own first write. Raises
         ProviderError where nothing is known."""
-        asked = monotonic()
+        requested_at = monotonic()
         try:
             self._tag = self._remote.write(HOLDER, _text(self._holder), previous)
         except (Conflict, ProviderError) as failure:
-            asked = monotonic()
-            state = self._own()
+            requested_at = monotonic()
+            state = self._read_own()
             if isinstance(failure, ProviderError) and (state is None or state.tag == previous):
                 raise
             if state is None:
                 return False
-            self._tag, self._renewed = state.tag, max(self._renewed, asked - state.age_s)
+            self._tag, self._renewed = state.tag, max(self._renewed, requested_at - state.age_s)
         else:
-            self._renewed = asked
+            self._renewed = requested_at
         return True
 
-    def _own(self) -> LeaseState | None:
+    def _read_own(self) -> LeaseState | None:
         """holder.json where it is of this very run."""
         state = current(self._remote)
         return state if state is not None and state.holder == self._holder else None
@@ -201,7 +201,7 @@ class Lease:
         try:
             self._remote.remove(HOLDER, self._tag)
         except Conflict:  # the answer to the last renewal, or to this removal, was lost
-            state = self._own()
+            state = self._read_own()
             if state is not None:
                 self._remote.remove(HOLDER, state.tag)
 
@@ -272,8 +272,8 @@ def clear(remote: Remote, root: Path, names: Sequence[str] = (HOLDER,)) -> list[
     the names of what was removed. Raises LockedError while the holder lives."""
     state, removed = current(remote), []
     if state is not None:
-        own = state.holder is not None and state.holder.token == token(root)
-        if not (state.dead or own):
+        is_local = state.holder is not None and state.holder.token == token(root)
+        if not (state.dead or is_local):
             message = f"{state.holder or HOLDER} was renewed in the last {DEAD_S:.0f} seconds"
             raise LockedError(message, where=remote.where, hint="wait until it ends, or stop it on that machine")
         try:

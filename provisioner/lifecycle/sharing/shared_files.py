@@ -111,10 +111,10 @@ class SharedFiles:
     def _is_of_another(self, files: Mapping[str, str]) -> bool:
         """Whether the shared files are of another cluster of the name than the local ones."""
         try:
-            here = (self._paths.root / "id").read_text(encoding="utf-8", errors="replace").strip()
+            local_id = (self._paths.root / "id").read_text(encoding="utf-8", errors="replace").strip()
         except FileNotFoundError:
             return False
-        return "id" in files and files["id"].strip() != here
+        return "id" in files and files["id"].strip() != local_id
 
     def _write(self, name: str, text: str) -> Path:
         """Write one of the shared files, in its folder; its path."""
@@ -188,17 +188,17 @@ class SharedFiles:
 
     def _packed(self, files: Mapping[str, str]) -> bytes:
         """FLEET with these files, less those of OPTIONAL for which there is no room. Raises GpuprovError."""
-        kept = dict(files)
+        retained = dict(files)
         for patterns in ((), *OPTIONAL):
-            kept = {name: text for name, text in kept.items() if not is_shared(name, patterns)}
-            document = json.dumps({"format": FORMAT, "files": kept}, sort_keys=True).encode()
+            retained = {name: text for name, text in retained.items() if not is_shared(name, patterns)}
+            document = json.dumps({"format": FORMAT, "files": retained}, sort_keys=True).encode()
             if len(document) <= LIMIT:
-                self._report_omitted(set(files) - set(kept))
+                self._report_omitted(set(files) - set(retained))
                 return gzip.compress(document, mtime=0)
-        largest = max(kept, key=lambda name: len(kept[name]))
+        largest = max(retained, key=lambda name: len(retained[name]))
         raise GpuprovError(
             f"the cluster's shared files are larger than {LIMIT >> 20} MiB; the largest is {largest} with "
-            f"{len(kept[largest]) >> 20} MiB",
+            f"{len(retained[largest]) >> 20} MiB",
             where=str(self._paths.root),
             hint="split the fleet into several clusters",
         )
@@ -339,7 +339,7 @@ def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> SharedFiles | None:
     return shared
 
 
-def _unpacked(content: bytes, where: str) -> dict[str, str]:
+def _unpacked(content: bytes, location: str) -> dict[str, str]:
     """Name → text. Raises GpuprovError for what is damaged, of another format, or names what is not shared: nothing of
     it is written then."""
     try:
@@ -353,28 +353,28 @@ def _unpacked(content: bytes, where: str) -> dict[str, str]:
         files, written = dict(document["files"]), document["format"]
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         hint = "the bucket's versions have the one before"
-        raise GpuprovError(f"{FLEET} is damaged: {error}", where=where, hint=hint) from error
+        raise GpuprovError(f"{FLEET} is damaged: {error}", where=location, hint=hint) from error
     if written != FORMAT:
-        raise GpuprovError(f"{FLEET} has format {written}, not {FORMAT}", where=where, hint="use the newer gpuprov")
+        raise GpuprovError(f"{FLEET} has format {written}, not {FORMAT}", where=location, hint="use the newer gpuprov")
     for name, text in files.items():
         if not isinstance(text, str) or not is_shared(name):
-            said = f"{FLEET} names {name[:80]!r}, which is never shared"
-            raise GpuprovError(said, where=where, hint="check who wrote it")
-        _refuse_damage(name, text, f"{where}/{FLEET}: {name}")
+            message = f"{FLEET} names {name[:80]!r}, which is never shared"
+            raise GpuprovError(message, where=location, hint="check who wrote it")
+        _refuse_damage(name, text, f"{location}/{FLEET}: {name}")
     return files
 
 
 def _refuse_damage(
-    name: str, text: str, where: str, hint: str = "check who wrote it; the bucket's versions have the previous one"
+    name: str, text: str, location: str, hint: str = "check who wrote it; the bucket's versions have the previous one"
 ) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
-        raise DamagedFileError(f"{text[:40]!r} is not a cluster's identity", where, hint=hint)
+        raise DamagedFileError(f"{text[:40]!r} is not a cluster's identity", location, hint=hint)
     if name.endswith("/account") and not ACCOUNT_LINE.fullmatch(text):
-        raise DamagedFileError(f"{text[:40]!r} is not the number of an account", where, hint=hint)
+        raise DamagedFileError(f"{text[:40]!r} is not the number of an account", location, hint=hint)
     if name == LOCK or name.startswith("locks/"):
         if error := _lock_error(text, "" if name == LOCK else Path(name).stem):
-            raise DamagedFileError(str(error), where, hint=hint)
+            raise DamagedFileError(str(error), location, hint=hint)
     elif name.endswith(".json") or name == "inventory.yml":
         try:
             value = stored.loads(text)
@@ -385,7 +385,7 @@ def _refuse_damage(
             elif name in BY_NODE and not _is_by_node(value):
                 raise ValueError("`nodes` is not an object with an object for each node")
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise DamagedFileError(str(error), where, hint=hint) from None
+            raise DamagedFileError(str(error), location, hint=hint) from None
 
 
 @lru_cache(maxsize=64)

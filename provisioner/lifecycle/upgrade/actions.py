@@ -47,13 +47,13 @@ class NodeActions:
         quarantined = self.quarantined()
         not_resumed = self._hook("resume", [name for name in failed if name not in quarantined])
         if not_resumed:
-            book, level = quarantine_book.load(self.cluster.paths), self.cluster.spec.verify.level
+            store, level = quarantine_book.load(self.cluster.paths), self.cluster.spec.verify.level
             for name, message in not_resumed.items():
                 reason = f"{failed[name]}; {message}"
-                book.nodes[name] = quarantine_book.Entry(
-                    self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=level
+                store.nodes[name] = quarantine_book.Entry(
+                    self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(), level=level
                 )
-            book.save(self.cluster.paths)
+            store.save(self.cluster.paths)
         return failed
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -61,19 +61,20 @@ class NodeActions:
         quarantined = self.quarantined()
         ours = [name for name in nodes if name in quarantined and quarantined[name].owner == quarantine_book.OURS]
         bad = self._hook("resume", [name for name in nodes if name not in quarantined])
-        book = quarantine_book.load(self.cluster.paths)
-        return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
+        store = quarantine_book.load(self.cluster.paths)
+        return bad | quarantine.resume(self.cluster, store, [self._nodes[name] for name in ours], "upgrade")
 
     def keep_out(self, name: str, reason: str) -> None:
         """In quarantine: the next healthy verdict puts it back, whether `up`, `verify` or `upgrade` gives it."""
-        book = quarantine_book.load(self.cluster.paths)
-        if not book.holds(self._nodes[name]):
+        store = quarantine_book.load(self.cluster.paths)
+        if not store.holds(self._nodes[name]):
             spec = self.cluster.spec
-            book.nodes[name] = quarantine_book.Entry(
-                self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.now(), level=spec.verify.level,
+            store.nodes[name] = quarantine_book.Entry(
+                self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(),
+                level=spec.verify.level,
                 drained=spec.hooks.drain is not None,
             )  # fmt: skip
-            book.save(self.cluster.paths)
+            store.save(self.cluster.paths)
 
     def quarantined(self) -> dict[str, quarantine_book.Entry]:
         return quarantine_book.load(self.cluster.paths).of(self._nodes.values())
@@ -82,12 +83,12 @@ class NodeActions:
         reasons = dict.fromkeys(nodes, "gpuprov upgrade")
         return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
 
-    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def move(self, targets: Mapping[str, str]) -> dict[str, str]:
         self.cluster.share()  # or another operator's `up` would take a node that is being moved for one that drifted
         # A `down` that another operator could not share has perhaps undone a host.
-        refused = machines.admitted(self.cluster, [self._nodes[name] for name in wanted])
-        nodes = [self._nodes[name] for name in wanted if name not in refused]
-        releases = {node.name: self._release(wanted[node.name]) for node in nodes}
+        refused = machines.admitted(self.cluster, [self._nodes[name] for name in targets])
+        nodes = [self._nodes[name] for name in targets if name not in refused]
+        releases = {node.name: self._release(targets[node.name]) for node in nodes}
         result = configuring.reconcile(self.cluster, nodes, releases, self._run_dir)
         self.cluster.events("configure", "done", f"{counted(len(result.configured), 'node')} configured")
         bad = {name: error.message for name, error in refused.items()} | result.failed
@@ -98,13 +99,15 @@ class NodeActions:
             for node in nodes if not result.clean(node.name)
         }  # fmt: skip
         return {
-            name: bad.get(name) or "; ".join(differing[name][:3]) for name in wanted if name in bad or name in differing
+            name: bad.get(name) or "; ".join(differing[name][:3])
+            for name in targets
+            if name in bad or name in differing
         }
 
-    def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def verify(self, targets: Mapping[str, str]) -> dict[str, str]:
         """Node → what is wrong with it, held to the release that is given."""
-        nodes = [self._nodes[name] for name in wanted]
-        releases = {name: self._release(release) for name, release in wanted.items()}
+        nodes = [self._nodes[name] for name in targets]
+        releases = {name: self._release(release) for name, release in targets.items()}
         return self._judge(self._prove(subjects_of(self.cluster, nodes, releases)))
 
     def _prove(self, subjects: Sequence[Subject]) -> Report:
@@ -113,7 +116,7 @@ class NodeActions:
         verifying.settle(self.cluster, verdict, nodes, self.cluster.spec.verify.level, quarantining=False)
         for node in verdict.report.nodes:
             if slower := baselines.slower(node):
-                self.tell("warning", f"slower than its baseline: {slower}", node.name)
+                self.report_event("warning", f"slower than its baseline: {slower}", node.name)
         return verdict.report
 
     @staticmethod
@@ -123,17 +126,17 @@ class NodeActions:
     def record(self, nodes: Sequence[str], release: str) -> None:
         self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
 
-    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: Kind, message: str, node: str | None = None) -> None:
         self.cluster.events("upgrade", kind, message, node=node)
 
 
-def leave_the_quarantined(journal: Journal, actions: NodeActions, named: str | None) -> None:
+def leave_the_quarantined(journal: Journal, actions: NodeActions, requested: str | None) -> None:
     """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
     for name, entry in actions.quarantined().items():
-        if name in journal.at("waiting") and name != named:
+        if name in journal.at("waiting") and name != requested:
             journal.nodes[name].step = "left"
             journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
-            actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
+            actions.report_event("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)
 
 
@@ -150,8 +153,8 @@ def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     waiting = journal.at("waiting")
     if not waiting:
         return
-    actions.tell("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
+    actions.report_event("started", f"verifying {counted(len(waiting), 'node')} before the upgrade")
     for name, reason in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {reason}"
-        actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
+        actions.report_event("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)

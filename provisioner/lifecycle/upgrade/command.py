@@ -61,7 +61,7 @@ class Upgrade:
     @property
     def ok(self) -> bool:
         """Every node had its turn and runs the new release."""
-        moved = all(place.step == "moved" for place in self.journal.nodes.values())
+        moved = all(progress.step == "moved" for progress in self.journal.nodes.values())
         return self.nothing or (self.journal.phase == "done" and not self.stopped and moved)
 
     @property
@@ -162,9 +162,9 @@ def summary(done: Upgrade) -> str:
     if done.stopped:
         return f"stopped: {done.stopped}"
     if journal.phase == "rolled-back":
-        said = f"rolled back: {journal.reason}"
+        outcome = f"rolled back: {journal.reason}"
         verb = "stays" if len(moved) == 1 else "stay"
-        return said + (f"; {counted(len(moved), 'node')} {verb} on the new lock" if moved else "")
+        return outcome + (f"; {counted(len(moved), 'node')} {verb} on the new lock" if moved else "")
     return f"{len(moved)} of {counted(len(journal.nodes), 'node')} moved"
 
 
@@ -173,12 +173,12 @@ def document(cluster: Cluster, done: Upgrade) -> dict[str, Any]:
     "reason", "lock", "driver"}], "seconds"}. A node that had no part in it has step "unchanged"."""
     rows = []
     for node in cluster.nodes():
-        place = done.journal.nodes.get(node.name) if not done.nothing else None
+        progress = done.journal.nodes.get(node.name) if not done.nothing else None
         rows.append(
             {
                 "name": node.name,
-                "step": place.step if place else "unchanged",
-                "reason": place.reason if place else "",
+                "step": progress.step if progress else "unchanged",
+                "reason": progress.reason if progress else "",
                 "lock": done.runs.get(node.name),
                 "driver": done.drivers.get(node.name),
             }
@@ -300,9 +300,9 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return
-    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
-    mine = [machines.of_site(cluster, site, binary, run_dir) for site in plan.sites()]
-    prepared = [(one, one.plan(plan)) for one in mine]
+    plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
+    site_machines = [machines.of_site(cluster, site, binary, run_dir) for site in plan.sites()]
+    prepared = [(machines_of_site, machines_of_site.plan(plan)) for machines_of_site in site_machines]
     if any(planned.add > 1 or planned.change for _, planned in prepared):
         raise GpuprovError(
             "`upgrade` needs every machine as it is, and some are missing or must change",
@@ -312,6 +312,6 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     done = machines.make(cluster, plan, prepared, cluster.events)
     if unmade := done.partly | done.failed:
         raise together(unmade)
-    made = {node.name: node.id for node in done.nodes}
-    if made != {node.name: node.id for node in nodes}:
+    machine_ids = {node.name: node.id for node in done.nodes}
+    if machine_ids != {node.name: node.id for node in nodes}:
         raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")

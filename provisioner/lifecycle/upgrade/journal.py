@@ -99,7 +99,7 @@ def load(paths: ClusterPaths) -> Journal:
     return records.load(paths, Journal) or Journal()
 
 
-def others(cluster: Cluster, lock: Lock) -> list[Lock]:
+def other_locks(cluster: Cluster, lock: Lock) -> list[Lock]:
     """Locks other than this one that machines run which cluster.yaml wants, or that an upgrade may still bring them to.
     Of an upgrade that is over, those that are kept."""
     ledger, desired, journal = Ledger(cluster.paths), diff.desired(cluster), load(cluster.paths)
@@ -175,7 +175,7 @@ def needs(cluster: Cluster) -> set[str]:
     return load(cluster.paths).needs()
 
 
-def told(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
+def upgrade_state(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
     """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one, or where all is
     well by now."""
     position = journal.nodes.get(name)

@@ -27,7 +27,7 @@ class Actions(Protocol):
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Put nodes back into service. Called again where that was cut off."""
 
-    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def move(self, targets: Mapping[str, str]) -> dict[str, str]:
         """Configure nodes (node → release) and verify them."""
 
     def record(self, nodes: Sequence[str], release: str) -> None:
@@ -36,7 +36,7 @@ class Actions(Protocol):
     def keep_out(self, name: str, reason: str) -> None:
         """This node stays out of service until a verdict finds it healthy."""
 
-    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: Kind, message: str, node: str | None = None) -> None:
         """A line for people."""
 
 
@@ -84,38 +84,38 @@ def run(journal: Journal, actions: Actions, save: Callable[[], None], *, canarie
 
 
 def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
-    what = "batch" if journal.at("moved") else "canary"
-    actions.tell("started", f"{what}: {', '.join(batch)}")
+    kind = "batch" if journal.at("moved") else "canary"
+    actions.report_event("started", f"{kind}: {', '.join(batch)}")
     undrained = [name for name in batch if journal.nodes[name].step != "drained"]
     _out_of_service(journal, actions, save, undrained, "draining", done="drained", refused="left")
-    here = [name for name in batch if journal.nodes[name].step == "drained"]
-    bad = actions.move(dict.fromkeys(here, journal.to)) if here else {}
+    drained = [name for name in batch if journal.nodes[name].step == "drained"]
+    bad = actions.move(dict.fromkeys(drained, journal.to)) if drained else {}
     if not bad:
-        actions.record(here, journal.to)
-        _set(journal, save, here, "proven")
+        actions.record(drained, journal.to)
+        _set(journal, save, drained, "proven")
         return
     first = next(iter(bad))
     journal.reason = f"{first}: {bad[first]}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
     journal.phase, journal.failed[journal.to] = "rolling-back", journal.reason
-    for name in here:
+    for name in drained:
         journal.nodes[name].reason = bad.get(name, f"in one batch with {first}")
-    _set(journal, save, here, "failed")
-    actions.tell("failed", f"the release failed: {journal.reason}; rolling back")
+    _set(journal, save, drained, "failed")
+    actions.report_event("failed", f"the release failed: {journal.reason}; rolling back")
 
 
 def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     """Bring nodes that are out of service back to what they ran."""
-    actions.tell("started", f"rolling back {', '.join(batch)}")
+    actions.report_event("started", f"rolling back {', '.join(batch)}")
     bad = actions.move({name: journal.nodes[name].source for name in batch})
     for name in batch:
-        place = journal.nodes[name]
+        progress = journal.nodes[name]
         if name in bad:
-            place.step, place.reason = "stuck", f"could not be rolled back: {bad[name]}"
-            actions.keep_out(name, place.reason)
-            actions.tell("failed", place.reason, name)
+            progress.step, progress.reason = "stuck", f"could not be rolled back: {bad[name]}"
+            actions.keep_out(name, progress.reason)
+            actions.report_event("failed", progress.reason, name)
         else:
-            actions.record([name], place.source)
-            place.step = "back"
+            actions.record([name], progress.source)
+            progress.step = "back"
     save()
 
 
@@ -128,11 +128,11 @@ def _out_of_service(
     _set(journal, save, batch, during)
     bad = actions.drain(batch, [name for name in batch if journal.nodes[name].begun])
     for name in batch:
-        place = journal.nodes[name]
-        place.step = refused if name in bad else done
+        progress = journal.nodes[name]
+        progress.step = refused if name in bad else done
         if name in bad:
-            place.reason = NOT_DRAINED + bad[name]
-            actions.tell("warning", f"skipped: {place.reason}", name)
+            progress.reason = NOT_DRAINED + bad[name]
+            actions.report_event("warning", f"skipped: {progress.reason}", name)
     save()
 
 
@@ -142,16 +142,16 @@ def _into_service(journal: Journal, actions: Actions, save: Callable[[], None], 
         return
     bad = actions.resume(names)
     for name in names:
-        place = journal.nodes[name]
-        place.reason = "" if place.reason.startswith(NOT_RESUMED) else place.reason
+        progress = journal.nodes[name]
+        progress.reason = "" if progress.reason.startswith(NOT_RESUMED) else progress.reason
         if name in bad:
-            place.reason = NOT_RESUMED + bad[name]
+            progress.reason = NOT_RESUMED + bad[name]
         else:
-            place.step = then
-            actions.tell("progress", f"in service, {then}", name)
+            progress.step = then
+            actions.report_event("progress", f"in service, {then}", name)
     save()
     if bad:
-        raise Stopped("; ".join(f"{name}: {NOT_RESUMED}{why}" for name, why in bad.items()))
+        raise Stopped("; ".join(f"{name}: {NOT_RESUMED}{reason}" for name, reason in bad.items()))
 
 
 def _set(journal: Journal, save: Callable[[], None], names: Sequence[str], step: Step) -> None:

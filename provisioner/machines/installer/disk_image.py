@@ -106,6 +106,6 @@ def _user_data(target: Target, config: str) -> str:
     return "#cloud-config\n" + json.dumps(document) + "\n"
 
 
-def words(target: Target) -> str:
+def kernel_command_line(target: Target) -> str:
     """The kernel's command line."""
     return f"{WORDS} BOOTIF=01-{target.mac.replace(':', '-')}" if target.mac else WORDS

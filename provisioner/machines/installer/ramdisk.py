@@ -60,7 +60,7 @@ def missing() -> list[str]:
     return lacks + ([] if KEYRING.exists() else ["debian-archive-keyring"])
 
 
-def kept(mirror: str) -> Path:
+def cache_folder(mirror: str) -> Path:
     """The folder of the one that is made from this mirror, there or not."""
     content = json.dumps([SUITE, mirror, PACKAGES, HOOK, LEFT_OUT])
     return cache() / "installer" / hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -68,7 +68,7 @@ def kept(mirror: str) -> Path:
 
 def ready(mirror: str) -> Ramdisk | None:
     """The one that was made earlier."""
-    folder = kept(mirror)
+    folder = cache_folder(mirror)
     ramdisk = Ramdisk(folder / "linux", folder / "initrd.gz")
     return ramdisk if ramdisk.initrd.is_file() and ramdisk.linux.is_file() else None
 
@@ -83,7 +83,7 @@ def make(mirror: str) -> Ramdisk:
             f"{', '.join(lacks)} is missing, which makes the system that writes a disk image",
             hint=f"sudo apt-get install -y {NEEDS}",
         )
-    target = kept(mirror)
+    target = cache_folder(mirror)
     with tempfile.TemporaryDirectory(dir=private_dir(target.parent), prefix=".making-") as folder:
         work = Path(folder)
         hook, settings = work / "hook", work / "settings"

@@ -28,7 +28,7 @@ def of_disk_image(ramdisk: Ramdisk, image: DiskImage, target: Target, folder: Pa
     initrd = private_dir(folder) / "initrd.gz"
     write_whole(initrd, ramdisk.initrd.read_bytes() + iso.in_memory(disk_image.files(target, image, "", config)))
     files = {"linux": ramdisk.linux, "initrd.gz": initrd, disk_image.NAME: image.file}
-    return Media(files, f"{disk_image.words(target)} {iso.CONSOLES}")
+    return Media(files, f"{disk_image.kernel_command_line(target)} {iso.CONSOLES}")
 
 
 def make(system: str, installer: Path, target: Target, folder: Path) -> Media:

@@ -99,7 +99,7 @@ class Answers:
             if installation is None or installation.step != "offered":
                 return False
             self.journal.note(installation, "started")
-        self._said(installation, "has its installer: its next start is from its own disk")
+        self._announce(installation, "has its installer: its next start is from its own disk")
         return True
 
     def reported(self, token: str, segments: list[str], body: bytes = b"") -> bool:
@@ -111,19 +111,19 @@ class Answers:
                 return False
             if received.refused:
                 self.journal.note(installation, "failed")
-                self._said(installation, f"was not installed, {report.WHY[received.refused]}")
+                self._announce(installation, f"was not installed, {report.WHY[received.refused]}")
                 return True
             if received.host_key and installation.host_key and received.host_key != installation.host_key:
-                self._said(
+                self._announce(
                     installation, "reports a second host key: somebody else has its token, and the first key counts"
                 )
                 return False
             if received.host_key:
                 installation = self.journal.note(installation, installation.step, host_key=received.host_key)
-            self._said(installation, "reports the end of its installation")
+            self._announce(installation, "reports the end of its installation")
         return True
 
-    def _said(self, installation: Installation, sentence: str) -> None:
+    def _announce(self, installation: Installation, sentence: str) -> None:
         host = next((candidate for candidate in self.hosts.values() if candidate.name == installation.host), None)
         if host is not None:
             self.told(host, sentence)

@@ -293,7 +293,7 @@ def find(name: str) -> type[Provider] | None:
     return provider_class
 
 
-def named(name: str, site_context: Place) -> Provider:
+def provider_of(name: str, site_context: Place) -> Provider:
     """The provider of that name at a site. Raises GpuprovError for one that makes no machines yet."""
     provider_class = find(name)
     if provider_class is None:

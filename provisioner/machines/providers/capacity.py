@@ -115,7 +115,7 @@ class Choices:
     """Group → its nodes that can't be had, and that it does without."""
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     """Group → what was asked for, in order, and what was said."""
-    again: int = 0
+    retries: int = 0
     """How often the same was asked once more since anything else was."""
 
     @classmethod
@@ -141,7 +141,7 @@ class Choices:
             "zones": list(self.zones),
             "without": self.without,
             "attempts": {name: [asdict(attempt) for attempt in rows] for name, rows in self.attempts.items()},
-            "again": self.again,
+            "again": self.retries,
         }
         write_whole(workspace / FILE, json.dumps(document, indent=1) + "\n")
 
@@ -149,13 +149,13 @@ class Choices:
         """After a success, or when everything was tried: what was in vain may be there again next time."""
         return Choices(dict(self.taken), zones=self.zones, without=self.without)
 
-    def now(self, group: PlannedGroup, zones: Sequence[str]) -> Way:
+    def current_option(self, group: PlannedGroup, zones: Sequence[str]) -> Way:
         """How a group's machines are asked for now."""
         return self.taken.get(group.name, ways_of(group, zones)[0])
 
     def after(self, errors: Sequence[CloudError], group: PlannedGroup, zones: Sequence[str]) -> Way | None:
         """The next way for a group, or None where every one was tried. Zones that the provider names come first."""
-        options, current = ways_of(group, zones), self.now(group, zones)
+        options, current = ways_of(group, zones), self.current_option(group, zones)
         tried = self.tried.setdefault(group.name, [])
         tried.append(current)
         if any(error.then == "kind" for error in errors):
@@ -181,7 +181,7 @@ class Choices:
         self.taken[group.name] = next_option
         return next_option
 
-    def told(self, groups: Iterable[str]) -> list[str]:
+    def attempt_lines(self, groups: Iterable[str]) -> list[str]:
         """What was asked for these groups, in order, and what was said each time, a line each."""
         return [
             f"{group}, {attempt.way}: {'; '.join(attempt.said)}"
@@ -196,7 +196,7 @@ def ways_of(group: PlannedGroup, zones: Sequence[str]) -> list[Way]:
     return [Way(kind, zone) for kind in dict.fromkeys((capacity.kind, *capacity.fallback)) for zone in zones]
 
 
-def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[CloudError]) -> Instead | None:
+def next_attempt(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[CloudError]) -> Instead | None:
     """What to do after an apply that failed with these errors; None where the run has to stop, because another way
     would not mend one of them. The module's next inputs then say it.
 
@@ -222,10 +222,10 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
     }
     if not short:
         return _retry_same_options(choices, workspace, by_group, plan, zones, errors)
-    messages, exhausted_groups, choices.again = [], [], 0
+    messages, exhausted_groups, choices.retries = [], [], 0
     for name, group_errors in short.items():
-        group, texts = plan.group(name), tuple(dict.fromkeys(error.said for error in group_errors))
-        failed_option = choices.now(group, zones)
+        group, texts = plan.group(name), tuple(dict.fromkeys(error.summary for error in group_errors))
+        failed_option = choices.current_option(group, zones)
         kinds = tuple(dict.fromkeys(error.kind for error in group_errors))
         choices.attempts.setdefault(name, []).append(Attempt(failed_option, texts, kinds=kinds))
         next_option = choices.after(group_errors, group, zones)
@@ -233,7 +233,7 @@ def instead(capacity: Capacity, plan: Plan, workspace: Path, errors: Sequence[Cl
         messages.append(f"{name}: {codes} for {failed_option}" + (f", now {next_option}" if next_option else ""))
         exhausted_groups += [] if next_option else [name]
     if exhausted_groups:
-        lines = choices.told(exhausted_groups)
+        lines = choices.attempt_lines(exhausted_groups)
         choices.settled().write(workspace)
         head = f"{capacity.region}: no capacity for {', '.join(exhausted_groups)}"
         message = "\n    ".join([head, "tried, in order:", *lines])
@@ -262,7 +262,7 @@ def _is_short(choices: Choices, group: PlannedGroup, zones: Sequence[str], error
     """Whether a group's errors say that it can't be had in this way."""
     if any(error.then != "again" for error in errors):
         return True
-    current = choices.now(group, zones)
+    current = choices.current_option(group, zones)
     once = any(attempt.again and attempt.way == current for attempt in choices.attempts.get(group.name, ()))
     return once and any(error.kind == "transient" for error in errors)
 
@@ -271,16 +271,19 @@ def _retry_same_options(
     choices: Choices, workspace: Path, by_group: Mapping[str, Sequence[CloudError]], plan: Plan, zones: Sequence[str],
     errors: Sequence[CloudError],
 ) -> Instead | None:  # fmt: skip
-    if choices.again >= MOST_AGAIN:
+    if choices.retries >= MOST_AGAIN:
         choices.settled().write(workspace)
         return None
-    choices.again += 1
+    choices.retries += 1
     for name, group_errors in by_group.items():
-        texts = tuple(dict.fromkeys(error.said for error in group_errors))
-        option, kinds = choices.now(plan.group(name), zones), tuple(dict.fromkeys(error.kind for error in group_errors))
+        texts = tuple(dict.fromkeys(error.summary for error in group_errors))
+        option, kinds = (
+            choices.current_option(plan.group(name), zones),
+            tuple(dict.fromkeys(error.kind for error in group_errors)),
+        )
         choices.attempts.setdefault(name, []).append(Attempt(option, texts, again=True, kinds=kinds))
     choices.write(workspace)
-    pause = PAUSE_S * 2 ** (choices.again - 1)
+    pause = PAUSE_S * 2 ** (choices.retries - 1)
     codes = ", ".join(dict.fromkeys(error.code or error.kind for error in errors))
     return Instead("again", f"{codes}: asked once more in {pause:.0f} s", tuple(by_group), pause_s=pause)
 
@@ -310,5 +313,5 @@ def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> bool:
 def settle(workspace: Path) -> None:
     """An apply has succeeded: what was tried in vain may be tried again next time."""
     choices = Choices.read(workspace)
-    if choices.tried or choices.attempts or choices.again:
+    if choices.tried or choices.attempts or choices.retries:
         choices.settled().write(workspace)

@@ -73,7 +73,7 @@ class CloudError:
     then: Then = "stop"
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The error without whose it is."""
         if not self.code:
             return self.text
@@ -117,11 +117,11 @@ def row_of(rows: Sequence[Row], codes: Sequence[str], text: str) -> Row | None:
     return next(coded, None) or next((row for row in rows if not row.codes and row.fits("", text)), None)
 
 
-def told(errors: Sequence[CloudError]) -> list[str]:
+def error_lines(errors: Sequence[CloudError]) -> list[str]:
     """One line for each thing that was said: whose it is, and what. Nothing is left out but repetitions."""
     names_by_text: dict[str, list[str]] = {}
     for error in errors:
-        names = names_by_text.setdefault(error.said, [])
+        names = names_by_text.setdefault(error.summary, [])
         name = error.node or error.address
         if name and name not in names:
             names.append(name)

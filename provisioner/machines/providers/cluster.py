@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.common.paths import ERRORED, MADE_BY, STATE, ClusterPaths, write_whole
-from provisioner.machines.providers.base import SANDBOX, Place, Provider, named
+from provisioner.machines.providers.base import SANDBOX, Place, Provider, provider_of
 from provisioner.machines.providers.hosts import LOCAL
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
@@ -42,7 +42,7 @@ class Providers:
         if site not in self._known:
             settings = self._spec.sites[site]
             name = SANDBOX if self._paths.sandbox else settings.provider
-            self._known[site] = named(name, self._place(site, settings))
+            self._known[site] = provider_of(name, self._site_context(site, settings))
         return self._known[site]
 
     def is_recorded(self, site: str) -> bool:
@@ -132,11 +132,11 @@ class Providers:
         except FileNotFoundError:
             name = SANDBOX if self._paths.sandbox else desired.provider if desired else ""
         if self._paths.sandbox:
-            return self.at(site) if desired else named(SANDBOX, self._place(site, Site(provider=name)))
+            return self.at(site) if desired else provider_of(SANDBOX, self._site_context(site, Site(provider=name)))
         former = self._recorded(site)
         if desired is not None and desired.provider == name and (former is None or former.home() == desired.home()):
             return self.at(site)
-        return named(name, self._place(site, self._settings(site)))
+        return provider_of(name, self._site_context(site, self._settings(site)))
 
     def _settings(self, site: str) -> Site:
         """The block of a site that cluster.yaml does not name any more, or names with another provider."""
@@ -202,5 +202,5 @@ class Providers:
         access = self.at(node.site).access
         return access.host_key(node.id) if access is not None else None
 
-    def _place(self, site: str, settings: Site) -> Place:
+    def _site_context(self, site: str, settings: Site) -> Place:
         return Place(self._spec.name, site, settings, self._paths.site(site))

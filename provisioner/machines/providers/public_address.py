@@ -20,7 +20,7 @@ class PublicAddress:
     def __init__(self, *, called: bool) -> None:
         self._called = called
 
-    def asked(self, plan: Plan) -> bool:
+    def is_needed(self, plan: Plan) -> bool:
         """Whether ssh is opened to this computer, because its address is called and nobody was named."""
         return self._called and not plan.spec.access.allow
 

@@ -36,7 +36,7 @@ class RegionalImages(ABC):
     provider: str
 
     def __init__(self, site_context: Place, home: str, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._home, self._pause_s = site_context, home, pause_s
+        self._site_context, self._home, self._pause_s = site_context, home, pause_s
 
     @abstractmethod
     def stop(self, machine: str) -> None:
@@ -63,7 +63,7 @@ class RegionalImages(ABC):
         """Let other accounts start machines of it."""
 
     @abstractmethod
-    def named(self, region: str, name: str) -> Described | None:
+    def find_by_name(self, region: str, name: str) -> Described | None:
         """This account's image of a name, whatever its state."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class RegionalImages(ABC):
             self.stop(node.id)
             until(
                 lambda: True if self.stopped(node.id) else None, f"{node.id} has not stopped", STOP_S,
-                where=self._place.site, pause_s=self._pause_s,
+                where=self._site_context.site, pause_s=self._pause_s,
             )  # fmt: skip
             report(f"{self.create(node.id, name, tags)} is being made of its disk")
         return self._ready(self._home, name)
@@ -131,7 +131,7 @@ class RegionalImages(ABC):
             if image is not None:
                 untagged = image.name == ours and not any(key in image.tags for key in tags)
                 if not untagged and not tags.items() <= image.tags.items():
-                    raise not_ours(number, region, self._place.site)
+                    raise not_ours(number, region, self._site_context.site)
                 self.remove(region, image)
             self.sweep(region, number)
 
@@ -146,11 +146,11 @@ class RegionalImages(ABC):
             return None if image is not None and image.pending else (image,)
 
         message = f"{number} in {region} cannot be removed while it is being made, and is not ready"
-        (image,) = until(look, message, SETTLED_S, where=self._place.site, pause_s=self._pause_s)
+        (image,) = until(look, message, SETTLED_S, where=self._site_context.site, pause_s=self._pause_s)
         return image
 
     def _find(self, region: str, name: str) -> Image | None:
-        image = self.named(region, name)
+        image = self.find_by_name(region, name)
         return Image(image.id, ready=not (image.pending or image.why), why=image.why) if image else None
 
     def _ready(self, region: str, name: str) -> str:

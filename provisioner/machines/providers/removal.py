@@ -62,7 +62,7 @@ class Removal(ABC):
         """Delete one thing, or begin to; nothing happens where it is gone. Raises Trouble."""
 
     @abstractmethod
-    def standing(self, kind: str) -> set[str]:
+    def existing_ids(self, kind: str) -> set[str]:
         """The ids of a kind that are not gone yet. Raises Trouble."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Removal(ABC):
         machines = (*self.order.first, *self.order.machines)
         leftovers = [
             *self._delete(by_kind, self.order.first, report),
-            *self._gone(by_kind, self.order.machines, report),
+            *self._delete_all(by_kind, self.order.machines, report),
         ]
         if leftovers:
             untouched_count = sum(
@@ -98,7 +98,7 @@ class Removal(ABC):
                 *leftovers,
                 f"{untouched_count} other things were not touched: the machines that are left may need them",
             ]
-        leftovers += self._gone(by_kind, self.order.linger, report)
+        leftovers += self._delete_all(by_kind, self.order.linger, report)
         leftovers += self._delete(by_kind, self.order.then, report)
         network = [resource for kind in self.order.network for resource in by_kind.get(kind, ())]
         if network and any(resource.kept == HOLDS_DATA for resource in resources):
@@ -107,9 +107,9 @@ class Removal(ABC):
         if leftovers:
             last_resources = [resource for kind in self.order.last for resource in by_kind.get(kind, ())]
             return [*leftovers, *(f"{resource}: something of it is left" for resource in last_resources)]
-        return self._gone(by_kind, self.order.last, report)
+        return self._delete_all(by_kind, self.order.last, report)
 
-    def _gone(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], report: Tell) -> list[str]:
+    def _delete_all(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], report: Tell) -> list[str]:
         """Delete what is of these kinds and wait until it is gone."""
         leftovers = list(self._delete(by_kind, kinds, report))
         refused = {line.partition(":")[0] for line in leftovers}
@@ -127,12 +127,12 @@ class Removal(ABC):
                 report(f"{self.place}: removing {counted(len(kind_resources), kind)}")
             for resource in kind_resources:
                 try:
-                    self._one(resource)
+                    self._delete_one(resource)
                 except Trouble as error:
                     protected = "protected, and not forced: " if self.protected(error) else ""
                     yield f"{resource}: {protected}{error.message}"
 
-    def _one(self, resource: Thing) -> None:
+    def _delete_one(self, resource: Thing) -> None:
         """Delete it; while something that is going uses it, again. Raises Trouble."""
         while True:
             try:
@@ -147,7 +147,7 @@ class Removal(ABC):
         waiting, is_reported = {resource.id: resource for resource in resources}, False
         while waiting:
             try:
-                existing_ids = self.standing(kind)
+                existing_ids = self.existing_ids(kind)
             except Trouble as error:
                 yield f"whether {len(waiting)} {plural(kind)} are gone is not known: {error.message}"
                 return
@@ -161,7 +161,7 @@ class Removal(ABC):
         yield from (f"{resource}: it was deleted, and is still there" for resource in waiting.values())
 
 
-def asked(find: Callable[[], Found], region: str, credentials: Callable[[Trouble], Finding]) -> Found:
+def query(find: Callable[[], Found], region: str, credentials: Callable[[Trouble], Finding]) -> Found:
     """What was found in a region. Raises ProviderError where nothing can be asked, with what to do about it."""
     try:
         return find()
@@ -170,9 +170,9 @@ def asked(find: Callable[[], Found], region: str, credentials: Callable[[Trouble
         raise ProviderError(finding.message, where=region, hint=finding.action) from None
 
 
-def forgotten(site_context: Place, removal: Removal, events: Events, *, mine: str = "") -> list[str]:
+def forgotten(site_context: Place, removal: Removal, events: Events, *, own_reason: str = "") -> list[str]:
     """Remove what has a cluster's own identity and Terraform's state has forgotten; one sentence for each thing that is
-    left and each question without an answer. `mine`: a reason to keep a thing that is none for its own cluster."""
+    left and each question without an answer. `own_reason`: a reason to keep a thing, but not for its own cluster."""
     region = removal.place
     if not site_context.identity or not (site_context.workspace / "main.tf").exists():
         return []
@@ -184,7 +184,9 @@ def forgotten(site_context: Place, removal: Removal, events: Events, *, mine: st
     resources = [
         resource for resource in orphans.things if (resource.cluster, resource.site, resource.identity) == owner_tags
     ]
-    resources = [replace(resource, kept="") if mine and resource.kept == mine else resource for resource in resources]
+    resources = [
+        replace(resource, kept="") if own_reason and resource.kept == own_reason else resource for resource in resources
+    ]
     events("down", "log", f"{region}: {len(resources)} things that Terraform had forgotten")
     leftovers = removal.remove(resources, lambda line: events("down", "progress", line)) if resources else []
     return [*leftovers, *(f"{resource}: {resource.kept}" for resource in resources if resource.kept), *orphans.unknown]

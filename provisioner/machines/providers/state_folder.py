@@ -60,7 +60,7 @@ class StateFolder(ABC):
         """What is wrong with one that was there; what could not be asked is unknown."""
 
     @abstractmethod
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         """What the store said, for people."""
 
     def _just_made(self) -> list[Finding]:
@@ -73,7 +73,7 @@ class StateFolder(ABC):
             store_info = self._look()
         except Trouble as error:
             if error.code not in self.missing:
-                raise self._told(error) from None
+                raise self._store_error(error) from None
             if not self._settings.create:
                 hint = "state.create: true has gpuprov make it"
                 raise ProviderError(f"there is no {self._store}", where="state", hint=hint) from None
@@ -85,7 +85,7 @@ class StateFolder(ABC):
         return self._looked_at(store_info)
 
 
-def whole(content: bytes, hint: str) -> bytes:
+def refuse_oversized(content: bytes, hint: str) -> bytes:
     """What was read of an object, LIMIT + 1 bytes at most. Raises ProviderError for one that is none of ours."""
     if len(content) > LIMIT:
         message = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"

@@ -72,7 +72,7 @@ class Bmc:
 
     def __enter__(self) -> Bmc:
         try:
-            pin, first = self.pins.meet(self.machine, self.host, self.port, min(CONNECT_S, self._left()))
+            pin, first = self.pins.meet(self.machine, self.host, self.port, min(CONNECT_S, self._remaining_s()))
         except OSError as error:
             raise self._unreachable(error) from error
         if first and pin != VERIFIED:
@@ -131,7 +131,7 @@ class Bmc:
                 return self._ask("GET", uri)
             except BmcError as error:
                 over = attempt == READ_AGAIN or error.kind not in ("busy", "internal", "dropped", "in-post")
-                if over or self._left(quiet=True) < 2**attempt:
+                if over or self._remaining_s(quiet=True) < 2**attempt:
                     raise
             self.stop.wait(2 ** (attempt - 1))
         raise AssertionError
@@ -217,7 +217,7 @@ class Bmc:
             sent |= urllib3.make_headers(basic_auth=f"{self.account.user}:{self.account.password}")
         if body is not None:
             sent["Content-Type"] = "application/json"
-        seconds_left = self._left()
+        seconds_left = self._remaining_s()
         timeout = urllib3.Timeout(connect=min(CONNECT_S, seconds_left), read=min(REQUEST_S, seconds_left))
         try:
             answer = pool.urlopen(
@@ -254,13 +254,13 @@ class Bmc:
                 size += len(piece)
                 if size > LARGEST:
                     raise BmcError("the BMC's answer has no end", where=self.machine, kind="refused")
-                self._left(done=not reading)
+                self._remaining_s(done=not reading)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if answer.status < 400:
                 raise self._broken(error) from error
         return b"".join(pieces)
 
-    def _left(self, *, quiet: bool = False, done: bool = False) -> float:
+    def _remaining_s(self, *, quiet: bool = False, done: bool = False) -> float:
         """Seconds until the deadline. Raises BmcError where it is past, or, but for what is `done`, everything is to
         end."""
         if self.stop.is_set() and not (quiet or done or self._closing):
@@ -283,7 +283,7 @@ class Bmc:
         if isinstance(error, urllib3.exceptions.ConnectTimeoutError | urllib3.exceptions.NewConnectionError):
             return self._unreachable(reason)
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-            self._left()
+            self._remaining_s()
             return BmcError(
                 f"the BMC gave no answer for {REQUEST_S:.0f} s", where=self.machine, kind="slow",
                 hint="look at its load and network; reset the BMC if it stays",

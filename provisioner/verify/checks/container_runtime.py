@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from provisioner.common.text import counted
 from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.checks.known_bad import driver_version
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -64,7 +64,7 @@ def test_cdi(node: Facts, expected: Expected) -> None:
     if expected.units is None:
         _fits_the_driver(_of_gpus(host_of(node).cdi or ()), driver_version(node))
         return
-    specs = _of_gpus(told(host_of(node).cdi, "its CDI descriptions"))
+    specs = _of_gpus(reported(host_of(node).cdi, "its CDI descriptions"))
     saw(expected=f"nvidia.com/gpu for driver {expected.driver}", actual={c.file: c.driver for c in specs} or "none")
     if not specs:
         fail("no file in /etc/cdi or /run/cdi describes nvidia.com/gpu")
@@ -104,7 +104,7 @@ def _fits_the_driver(specs: list[Cdi], loaded: str | None) -> None:
     says="Links in /dev/char are missing: containers lose their GPUs at the next daemon-reload. Start gpuprov-cdi.",
 )
 def test_survives_reload(node: Facts) -> None:
-    links = told(host_of(node).gpu_links, "its links in /dev/char")
+    links = reported(host_of(node).gpu_links, "its links in /dev/char")
     numbers = {name.partition(":")[2] for name in links}
     present = node.gpus_present or 0
     saw(expected=f"links to {present} GPUs and nvidiactl", actual=len(links))

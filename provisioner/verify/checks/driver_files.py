@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.host_platform import OnDisk
 
@@ -28,7 +28,7 @@ SIMULATED = "a sandbox node has no libraries of the driver, and this computer's 
 def test_libraries(node: Facts) -> None:
     if not host_of(node).libraries_asked:
         skip("an older probe, which did not look for them")
-    libraries = told(host_of(node).libraries, "the libraries that ldconfig knows")
+    libraries = reported(host_of(node).libraries, "the libraries that ldconfig knows")
     missing = [name for name in LIBRARIES if name not in libraries]
     saw(expected=list(LIBRARIES), actual=[name for name in LIBRARIES if name in libraries])
     if missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.growth import DAY, Growth, carrier
@@ -30,7 +30,7 @@ def uplinks(host: Host) -> list[Interface]:
     says="The node has no default route: it reaches neither registries nor object stores nor time servers.",
 )
 def test_default_route(node: Facts) -> None:
-    routes = told(host_of(node).default_routes, "its routes")
+    routes = reported(host_of(node).default_routes, "its routes")
     saw(expected="one", actual=list(routes) or "none")
     if not routes:
         fail("there is no default route")
@@ -45,7 +45,7 @@ def test_default_route(node: Facts) -> None:
 )
 def test_errors(node: Facts, expected: Expected) -> None:
     maximum, wrong, counter_count = expected.most["net.error_share"], [], 0
-    for interface in told(host_of(node).interfaces, "its interfaces"):
+    for interface in reported(host_of(node).interfaces, "its interfaces"):
         if interface.name == "lo":
             continue
         for direction in ("rx", "tx"):

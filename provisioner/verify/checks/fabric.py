@@ -22,7 +22,7 @@ NOT_YET = (
 )
 
 
-def met(node: Facts, expected: Expected) -> Fabric:
+def measured_fabric(node: Facts, expected: Expected) -> Fabric:
     """What the node did with others; skipped where there was nobody to meet, unknown where it was to and did not.
 
     Where no other node could be met, that condemns a new machine alone, while a proven neighbour can prove it later and
@@ -55,7 +55,7 @@ def least_rate(rates: Iterable[float | None], expected: Expected) -> tuple[float
     return typical_rate * (1 - expected.most[SPREAD]), SPREAD
 
 
-def told(fabric: Fabric) -> list[str]:
+def pair_lines(fabric: Fabric) -> list[str]:
     """Each pair of a node, for the report."""
     rates = {pair: f"{pair.gbps:.4g} GB/s" if pair.gbps is not None else "no rate" for pair in fabric.pairs}
     names = {pair: f"{pair.partner} (borrowed)" if pair.partner in fabric.borrowed else pair.partner for pair in rates}
@@ -90,7 +90,7 @@ def lenders(fabric: Fabric) -> str:
     says="Between nodes NCCL goes over sockets, or round by host memory: jobs of several nodes run at a fraction.",
 )
 def test_transport(node: Facts, expected: Expected) -> None:
-    fabric = met(node, expected)
+    fabric = measured_fabric(node, expected)
     transports = {pair.partner: dict(pair.transports) for pair in fabric.pairs}
     saw(
         expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=transports, note=lenders(fabric)
@@ -120,11 +120,11 @@ def test_transport(node: Facts, expected: Expected) -> None:
     says="This node does not work with others that work among themselves. Look at its network cards, cables and ports.",
 )  # fmt: skip
 def test_pairs(node: Facts, expected: Expected) -> None:
-    fabric = met(node, expected)
+    fabric = measured_fabric(node, expected)
     minimum = fabric.floor_gbps
     unlimited = "NCCL works with each, as fast as in the group's other pairs, if any"
     expected_text = f"{minimum:g} GB/s or more with each" if minimum else unlimited
-    saw(expected=expected_text, actual=told(fabric), note=lenders(fabric))
+    saw(expected=expected_text, actual=pair_lines(fabric), note=lenders(fabric))
     if fabric.state in ("fault", "undecided"):
         # A pair in which nothing moved is wrong whatever the catalogue says of the network.
         silent = any(pair.gbps is None for pair in fabric.pairs if not pair.good)
@@ -167,7 +167,7 @@ def latency(node: Facts) -> float | None:
     says="Small messages take far longer with this node than among the others: look at its processors, PCIe and cable.",
 )
 def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
-    own_latency = latency(node) if met(node, expected) else None
+    own_latency = latency(node) if measured_fabric(node, expected) else None
     if own_latency is None:
         skip("it has no latency with two others, and one pair does not tell which of its nodes is slow")
     spread = peers.spread(latency)
@@ -191,8 +191,8 @@ def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
     says="Two nodes that both work with others do not with each other: a cable or a switch port on the way is bad.",
 )
 def test_path(node: Facts, expected: Expected) -> None:
-    fabric = met(node, expected)
-    saw(expected="a good path to each partner", actual=told(fabric))
+    fabric = measured_fabric(node, expected)
+    saw(expected="a good path to each partner", actual=pair_lines(fabric))
     if fabric.state != "fine":
         skip("it is not known to work with any other node: see fabric.pairs")
     if fabric.paths:
@@ -212,7 +212,7 @@ def test_path(node: Facts, expected: Expected) -> None:
     says="Nodes that work two by two do not work all together: look at what they share, from the leaf switches up.",
 )
 def test_ring(node: Facts, expected: Expected) -> None:
-    fabric = met(node, expected)
+    fabric = measured_fabric(node, expected)
     ring = fabric.ring
     if ring is None and fabric.borrowed:
         skip("it met borrowed nodes alone, and those form no ring")

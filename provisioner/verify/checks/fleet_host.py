@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.ethernet import uplinks
 from provisioner.verify.checks.fleet import alike, spread_of
-from provisioner.verify.checks.host import NEEDS, told
+from provisioner.verify.checks.host import NEEDS, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import FAR, FEWEST, Peers
@@ -213,7 +213,7 @@ def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
 
 def _alone(node: Facts, peers: Peers, name: str, of: Callable[[Facts], str | None], noun: str) -> None:
     """Fails on each of the nodes that have one thing which each should have for itself."""
-    twins = [other for other in peers.holders(of)[told(of(node), f"its {noun}")] if other != name]
+    twins = [other for other in peers.holders(of)[reported(of(node), f"its {noun}")] if other != name]
     saw(expected="its own", actual=twins or "its own")
     if twins:
         fail(f"{', '.join(twins[:4])} {'have' if len(twins) > 1 else 'has'} the same {noun}")

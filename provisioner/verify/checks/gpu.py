@@ -20,7 +20,7 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
     return node.gpus
 
 
-def named(indexes: Iterable[int]) -> str:
+def gpu_numbers(indexes: Iterable[int]) -> str:
     """GPUs by their numbers: "GPU 2, 5"."""
     return f"GPU {', '.join(map(str, indexes))}"
 
@@ -32,7 +32,7 @@ def all_report(node: Facts, values: Mapping[int, object], noun: str) -> None:
     if len(silent) == len(values) and node.listed_by:
         unknown(node.listed_alone, action="none")
     if silent:
-        unknown(f"{named(silent)}: no {noun} reported")
+        unknown(f"{gpu_numbers(silent)}: no {noun} reported")
 
 
 @check(
@@ -170,7 +170,7 @@ def test_persistence(node: Facts, expected: Expected) -> None:
     if wrong and expected.persistence is None and len(wrong) == len(modes):
         skip("persistence mode is off, and no cluster.yaml says that it should be on")
     if wrong:
-        fail(f"persistence mode is {'off' if desired else 'on'} on {named(wrong)}")
+        fail(f"persistence mode is {'off' if desired else 'on'} on {gpu_numbers(wrong)}")
     all_report(node, modes, "persistence mode")
 
 
@@ -190,7 +190,7 @@ def test_mig(node: Facts, expected: Expected) -> None:
     # GPUs that have no MIG print N/A: whole GPUs, as asked.
     if wrong := [index for index, mode in modes.items() if mode not in (desired, None)]:
         modes_seen = ", ".join(sorted({str(modes[index]) for index in wrong})).lower()
-        fail(f"MIG is {modes_seen} on {named(wrong)}, asked for {expected.mig or 'none'}")
+        fail(f"MIG is {modes_seen} on {gpu_numbers(wrong)}, asked for {expected.mig or 'none'}")
     if expected.mig:
         all_report(node, modes, "MIG mode")
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from provisioner.common.text import few
 from provisioner.verify.check import ACTIONS, Action, check, fail, note, saw, skip, unknown
-from provisioner.verify.checks.gpu import all_report, answering, named
+from provisioner.verify.checks.gpu import all_report, answering, gpu_numbers
 from provisioner.verify.checks.looks import Looks
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -42,7 +42,7 @@ def test_ecc(node: Facts, expected: Expected) -> None:
     faults: list[str] = []
     actions: list[Action] = []
     if wrong := [gpu.index for gpu in gpus if gpu.ecc_mode not in (desired, None)]:
-        faults.append(f"ECC is not {desired.lower()} on {named(wrong)}")
+        faults.append(f"ECC is not {desired.lower()} on {gpu_numbers(wrong)}")
         actions.append("reconfigure")
     for gpu in gpus if expected.ecc else ():
         if gpu.ecc_volatile:

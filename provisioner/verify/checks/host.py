@@ -19,7 +19,7 @@ def host_of(node: Facts) -> Host:
     return node.host
 
 
-def told(value: T | None, noun: str) -> T:
+def reported(value: T | None, noun: str) -> T:
     """The value, or the check is unknown."""
     return value if value is not None else _silent(noun)
 
@@ -39,7 +39,7 @@ def _silent(noun: str) -> NoReturn:
     says="The host has less memory than its kind: a module has failed. Jobs that fit elsewhere are killed here.",
 )
 def test_memory(node: Facts, expected: Expected) -> None:
-    memory, expected_gib = told(host_of(node).memory, "how much memory it has"), expected.memory_gib or 0.0
+    memory, expected_gib = reported(host_of(node).memory, "how much memory it has"), expected.memory_gib or 0.0
     have, share = memory.total / 2**20, expected.most["memory.missing_share"]
     saw(expected=f"{expected_gib:g} GiB, {share:.0%} less at most", actual=f"{have:.1f} GiB")
     if have < expected_gib * (1 - share):
@@ -58,7 +58,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     says="Processors are missing: a socket or cores are off, and the GPUs wait for their data.",
 )
 def test_cpus(node: Facts, expected: Expected) -> None:
-    cpu, expected_cpus = told(host_of(node).cpu, "its processors"), expected.vcpus or 0
+    cpu, expected_cpus = reported(host_of(node).cpu, "its processors"), expected.vcpus or 0
     saw(expected=expected_cpus, actual=cpu.processors)
     # On one's own machine hyper-threading may be off on purpose: half of them, one on each core.
     half = expected.bare_metal and cpu.threads_per_core == 1 and cpu.processors * 2 >= expected_cpus
@@ -78,7 +78,7 @@ def test_cpus(node: Facts, expected: Expected) -> None:
     says="The host shows another number of NUMA nodes than its kind: processes run on cores far from their GPU.",
 )
 def test_numa(node: Facts, expected: Expected) -> None:
-    nodes = told(host_of(node).numa_nodes, "its NUMA nodes")
+    nodes = reported(host_of(node).numa_nodes, "its NUMA nodes")
     saw(expected=expected.numa_nodes, actual=nodes)
     if nodes != expected.numa_nodes:
         fail(f"{nodes} NUMA nodes with processors, {expected.numa_nodes} are expected")
@@ -170,7 +170,7 @@ BEST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "hyperv_clocks
     says="The kernel gave up the fast clock (often after an unstable TSC): every time stamp costs a microsecond.",
 )
 def test_clocksource(node: Facts) -> None:
-    source = told(host_of(node).clocksource, "its clock source")
+    source = reported(host_of(node).clocksource, "its clock source")
     saw(expected=" or ".join(BEST_CLOCKS), actual=source)
     if source not in BEST_CLOCKS:
         fail(f"the kernel's clock is {source}")
@@ -213,7 +213,7 @@ def test_uptime(node: Facts) -> None:
 )
 def test_crash(node: Facts) -> None:
     host = host_of(node)
-    records = told(host.crashes, "what crashed kernels left")
+    records = reported(host.crashes, "what crashed kernels left")
     # What was there before the node was configured is not this fleet's.
     new = [path for path, when in records if host.configured is None or when > host.configured]
     saw(expected="no record", actual=new or "no record")
@@ -232,7 +232,7 @@ def test_crash(node: Facts) -> None:
     says="Zombie processes pile up because their parent does not collect them. In the end no job can start.",
 )
 def test_zombies(node: Facts, expected: Expected) -> None:
-    processes, maximum = told(host_of(node).processes, "its processes"), expected.most["process.zombies"]
+    processes, maximum = reported(host_of(node).processes, "its processes"), expected.most["process.zombies"]
     saw(expected=f"{maximum:g} at most", actual=processes.zombies)
     if processes.zombies > maximum:
         oldest = max(processes.old_zombies, key=lambda z: z[1], default=("?", 0.0))
@@ -250,7 +250,7 @@ def test_zombies(node: Facts, expected: Expected) -> None:
     says="Processes hang inside the kernel and cannot be ended: a disk, a mount or a driver does not answer.",
 )
 def test_dstate(node: Facts) -> None:
-    stuck = told(host_of(node).processes, "its processes").stuck
+    stuck = reported(host_of(node).processes, "its processes").stuck
     saw(expected="none", actual=list(stuck) or "none")
     if stuck:
         fail(f"{len(stuck)} processes blocked in uninterruptible sleep: {', '.join(sorted(set(stuck))[:4])}")
@@ -265,8 +265,8 @@ def test_dstate(node: Facts) -> None:
 )
 def test_pids(node: Facts, expected: Expected) -> None:
     host = host_of(node)
-    processes = told(host.processes, "its processes")
-    maximum = told(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
+    processes = reported(host.processes, "its processes")
+    maximum = reported(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
     saw(expected=f"{maximum:.0f} at most", actual=processes.count)
     if processes.count > maximum:
         fail(f"{processes.count} processes of {host.settings['kernel/pid_max']} (kernel.pid_max)")
@@ -282,8 +282,8 @@ def test_pids(node: Facts, expected: Expected) -> None:
 def test_file_handles(node: Facts, expected: Expected) -> None:
     settings = host_of(node).settings
     used, maximum = (
-        told(settings.get("fs/file-nr"), "its open files"),
-        told(settings.get("fs/file-max"), "its file-max"),
+        reported(settings.get("fs/file-nr"), "its open files"),
+        reported(settings.get("fs/file-max"), "its file-max"),
     )
     saw(expected=f"{maximum * expected.most['process.share']:.0f} at most", actual=used)
     if used > maximum * expected.most["process.share"]:

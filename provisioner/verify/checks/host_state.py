@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -18,11 +18,11 @@ from provisioner.verify.facts import Facts
     says="Much of the host's memory is in use although no job has the GPUs: something was left behind, or leaks.",
 )
 def test_memory_free(node: Facts, expected: Expected) -> None:
-    memory = told(host_of(node).memory, "its memory")
+    memory = reported(host_of(node).memory, "its memory")
     if any(gpu.processes for gpu in node.gpus or ()) or (node.load is not None and node.load.state == "busy"):
         skip("a job has the GPUs")
     available, maximum = (
-        told(memory.available, "how much of its memory is available"),
+        reported(memory.available, "how much of its memory is available"),
         expected.most["memory.used_share"],
     )
     used = 1 - available / memory.total if memory.total else 0.0
@@ -42,7 +42,7 @@ def test_memory_free(node: Facts, expected: Expected) -> None:
     says="The kernel killed processes for want of memory since boot, those of a container's limit too (oom_kill).",
 )
 def test_oom_kills(node: Facts) -> None:
-    kills = told(host_of(node).oom_kills, "oom_kill of /proc/vmstat")
+    kills = reported(host_of(node).oom_kills, "oom_kill of /proc/vmstat")
     saw(expected=0, actual=kills)
     if kills:
         fail(f"{kills} processes were killed since boot")
@@ -59,11 +59,11 @@ def test_oom_kills(node: Facts) -> None:
 )
 def test_clock(node: Facts, expected: Expected) -> None:
     host = host_of(node)
-    cpu = told(host.cpu, "its processors")
+    cpu = reported(host.cpu, "its processors")
     if set(host.governors or ()) != {"performance"}:
         skip("the processors may save power: see host.governor")
     fastest = {f"socket {name}": mhz for name, mhz in sorted(cpu.socket_mhz.items())}
-    fastest = fastest or {"all": told(cpu.fastest_mhz, "the clock of its processors")}
+    fastest = fastest or {"all": reported(cpu.fastest_mhz, "the clock of its processors")}
     clock_share = expected.most["cpu.clock_share"]
     minimum = max(HELD_DOWN_MHZ, (cpu.base_mhz or 0.0) * (1 - clock_share))
     saw(
@@ -108,7 +108,7 @@ def test_users(node: Facts) -> None:
     host = host_of(node)
     if any(gpu.processes for gpu in node.gpus or ()) or (node.load is not None and node.load.state == "busy"):
         skip("a job has the GPUs")
-    users = told(host.processes, "its processes").users
+    users = reported(host.processes, "its processes").users
     if users is None:
         skip("an older probe, which did not look whose processes they are")
     session = host.limits.get("session")
@@ -148,7 +148,7 @@ def test_cloud_init(node: Facts) -> None:
 )
 def test_load(node: Facts, expected: Expected) -> None:
     host = host_of(node)
-    load, cpu = told(host.load, "its load"), told(host.cpu, "its processors")
+    load, cpu = reported(host.load, "its load"), reported(host.cpu, "its processors")
     maximum = expected.most["load.per_processor"]
     idle = node.gpus is not None and not any(gpu.processes or gpu.utilization for gpu in node.gpus)
     if idle and not expected.simulated and node.load is not None and node.load.state != "busy":

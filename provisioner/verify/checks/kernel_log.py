@@ -18,19 +18,19 @@ CLOCK_S = 60.0
 """Seconds by which the log may have been read after the time since the boot."""
 
 
-def told(
+def fail_on_lines(
     node: Facts,
     *kinds: str,
     action: Action | None = None,
     but: set[str] | None = None,
-    beside: Iterable[Event] = (),
+    extra_events: Iterable[Event] = (),
     window: bool = False,
 ) -> None:
-    """Fails with the first lines of these kinds; `but`: devices whose lines are somebody else's to tell; `beside`: what
-    else is to be told; `window`: what was logged more than WINDOW_H ago is a note. A line of which nobody knows when it
-    was written is one of now."""
+    """Fails with the first lines of these kinds; `but`: devices whose lines are somebody else's to tell;
+    `extra_events`: what else is to be told; `window`: what was logged more than WINDOW_H ago is a note. A line of which
+    nobody knows when it was written is one of now."""
     assert node.log is not None
-    events = [*(e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)), *beside]
+    events = [*(e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)), *extra_events]
     saw(expected="no such line", actual=[_line(event) for event in events[:8]] or "no such line")
     recent = [event for event in events if not window or is_recent(node, event)]
     if recent:
@@ -62,7 +62,7 @@ def _line(event: Event) -> str:
     says="The driver could not start a GPU once. Where all answer now, watch it; if it happens again, replace it.",
 )
 def test_rm_init(node: Facts, expected: Expected) -> None:
-    told(node, "rm_init", but=node.gone(expected), window=True)
+    fail_on_lines(node, "rm_init", but=node.gone(expected), window=True)
 
 
 @check(
@@ -77,7 +77,7 @@ def test_rm_init(node: Facts, expected: Expected) -> None:
     "Reset it, or reboot.",
 )
 def test_gsp(node: Facts) -> None:
-    told(node, "gsp_timeout")
+    fail_on_lines(node, "gsp_timeout")
 
 
 @check(
@@ -92,7 +92,7 @@ def test_gsp(node: Facts) -> None:
 def test_nvlink(node: Facts) -> None:
     assert node.log is not None
     corrected = [Event("nvlink", x.pci, x.count, f"Xid {x.code}: {x.text}") for x in node.log.xids if x.fatal is False]
-    told(node, "nvlink", beside=corrected, window=True)
+    fail_on_lines(node, "nvlink", extra_events=corrected, window=True)
 
 
 @check(
@@ -105,7 +105,7 @@ def test_nvlink(node: Facts) -> None:
     says="A PCIe device had a fatal error: what it carried is lost. Reseat or replace what stands at that address.",
 )
 def test_aer(node: Facts) -> None:
-    told(node, "pcie_fatal")
+    fail_on_lines(node, "pcie_fatal")
 
 
 @check(
@@ -117,7 +117,7 @@ def test_aer(node: Facts) -> None:
     says="A PCIe device had uncorrected errors that it survived. Some do at boot; a GPU or a network card should not.",
 )
 def test_aer_uncorrected(node: Facts) -> None:
-    told(node, "pcie_uncorrected", window=True)
+    fail_on_lines(node, "pcie_uncorrected", window=True)
 
 
 @check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, note, saw, unknown
-from provisioner.verify.checks.kernel_log import LOG, is_recent, told
+from provisioner.verify.checks.kernel_log import LOG, fail_on_lines, is_recent
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -21,7 +21,7 @@ WHOLE_LOG = 300
     says="The host's memory or CPU had an error that could not be corrected. Replace the node or the DIMM.",
 )
 def test_machine_check(node: Facts) -> None:
-    told(node, "machine_check_fatal")
+    fail_on_lines(node, "machine_check_fatal")
 
 
 @check(
@@ -53,7 +53,7 @@ def test_machine_check_corrected(node: Facts, expected: Expected) -> None:
     says="The host ran out of memory and the kernel killed a process. Look at what the job loads on this node.",
 )
 def test_oom(node: Facts) -> None:
-    told(node, "oom", window=True)
+    fail_on_lines(node, "oom", window=True)
 
 
 @check(
@@ -65,7 +65,7 @@ def test_oom(node: Facts) -> None:
     "is not at fault: raise the limit or load less.",
 )
 def test_oom_cgroup(node: Facts) -> None:
-    told(node, "oom_cgroup")
+    fail_on_lines(node, "oom_cgroup")
 
 
 # A warning: it is over where the process went on. What hangs still is for driver.responds, storage.network and
@@ -79,7 +79,7 @@ def test_oom_cgroup(node: Facts) -> None:
     says="A process stood still in the kernel for minutes: a disk, a mount or a driver does not answer.",
 )
 def test_hung(node: Facts) -> None:
-    told(node, "hung_task", window=True)
+    fail_on_lines(node, "hung_task", window=True)
 
 
 @check(
@@ -93,7 +93,7 @@ def test_hung(node: Facts) -> None:
     "again, replace the node.",
 )
 def test_hard_lockup(node: Facts) -> None:
-    told(node, "hard_lockup")
+    fail_on_lines(node, "hard_lockup")
 
 
 # A warning: a hypervisor that stops a virtual machine for a moment makes the same line.
@@ -106,7 +106,7 @@ def test_hard_lockup(node: Facts) -> None:
     says="A CPU was stuck in the kernel, or a virtual machine stood still. If it comes again, replace the node.",
 )
 def test_lockup(node: Facts) -> None:
-    told(node, "soft_lockup", window=True)
+    fail_on_lines(node, "soft_lockup", window=True)
 
 
 @check(
@@ -117,7 +117,7 @@ def test_lockup(node: Facts) -> None:
     says="The kernel hit a bug of its own (BUG, Oops) and went on: its state cannot be trusted. Reboot the node.",
 )
 def test_bug(node: Facts) -> None:
-    told(node, "kernel_bug")
+    fail_on_lines(node, "kernel_bug")
 
 
 @check(
@@ -131,7 +131,7 @@ def test_bug(node: Facts) -> None:
     says="A disk failed to read or write, or its filesystem found damage. Look at the disk's SMART data; replace it.",
 )
 def test_io(node: Facts) -> None:
-    told(node, "io_error")
+    fail_on_lines(node, "io_error")
 
 
 @check(
@@ -143,7 +143,7 @@ def test_io(node: Facts) -> None:
     says="An NVMe disk did not answer in time and was asked again, with success: watch it, it may be failing.",
 )
 def test_io_timeout(node: Facts) -> None:
-    told(node, "io_timeout", window=True)
+    fail_on_lines(node, "io_timeout", window=True)
 
 
 @check(
@@ -155,7 +155,7 @@ def test_io_timeout(node: Facts) -> None:
     "at the server and the network before it.",
 )
 def test_network_fs(node: Facts) -> None:
-    told(node, "network_fs", window=True)
+    fail_on_lines(node, "network_fs", window=True)
 
 
 @check(
@@ -168,7 +168,7 @@ def test_network_fs(node: Facts) -> None:
     says="A filesystem shut itself down or became read-only after errors: nothing can be written. Replace the disk.",
 )
 def test_readonly(node: Facts) -> None:
-    told(node, "fs_readonly")
+    fail_on_lines(node, "fs_readonly")
 
 
 @check(
@@ -179,7 +179,7 @@ def test_readonly(node: Facts) -> None:
     says="A program crashed on this node. A library that crashes on one node alone points to its memory.",
 )
 def test_segfault(node: Facts) -> None:
-    told(node, "segfault")
+    fail_on_lines(node, "segfault")
 
 
 @check(
@@ -192,7 +192,7 @@ def test_segfault(node: Facts) -> None:
     says="A network card is broken or stopped answering its driver. Reboot once; then replace it.",
 )
 def test_nic(node: Facts) -> None:
-    told(node, "nic")
+    fail_on_lines(node, "nic")
 
 
 @check(
@@ -205,7 +205,7 @@ def test_nic(node: Facts) -> None:
     "did not answer. Look at air flow and transceiver; reboot where commands fail.",
 )
 def test_nic_warning(node: Facts) -> None:
-    told(node, "nic_warning", window=True)
+    fail_on_lines(node, "nic_warning", window=True)
 
 
 @check(
@@ -216,7 +216,7 @@ def test_nic_warning(node: Facts) -> None:
     says="A network card says that its slot may give too little power. Harmless where it runs at full rate.",
 )
 def test_nic_power(node: Facts) -> None:
-    told(node, "nic_power")
+    fail_on_lines(node, "nic_power")
 
 
 @check(
@@ -227,7 +227,7 @@ def test_nic_power(node: Facts) -> None:
     says="A network card refused to let one of its registers be read (ACCESS_REG): a tool asked what it does not have.",
 )
 def test_nic_register(node: Facts) -> None:
-    told(node, "nic_register")
+    fail_on_lines(node, "nic_register")
 
 
 @check(
@@ -256,7 +256,7 @@ def test_flap(node: Facts, expected: Expected) -> None:
     says="The IOMMU stopped a device that reached for memory not its own. Update its driver or firmware.",
 )
 def test_iommu(node: Facts) -> None:
-    told(node, "iommu_fault", window=True)
+    fail_on_lines(node, "iommu_fault", window=True)
 
 
 @check(
@@ -268,7 +268,7 @@ def test_iommu(node: Facts) -> None:
     says="nvidia-peermem freed memory of an ended process. Harmless: it shows that jobs crashed.",
 )
 def test_peermem(node: Facts) -> None:
-    told(node, "peermem")
+    fail_on_lines(node, "peermem")
 
 
 @check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.kernel import is_kernel
@@ -64,7 +64,7 @@ def test_headers(node: Facts) -> None:
 def test_kernels(node: Facts) -> None:
     packages = node.packages or {}
     told_by = any(name.startswith("linux-image-") for name in packages)
-    kernels = told(host_of(node).kernels, "its kernels") if told_by else {}
+    kernels = reported(host_of(node).kernels, "its kernels") if told_by else {}
     bootable = {name: has_module for name, has_module in kernels.items() if f"linux-image-{name}" in packages}
     if not bootable:
         skip("the kernel is not a package of this system (a container, or a kernel of the provider's)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of
-from provisioner.verify.checks.kernel_log import LOG, told
+from provisioner.verify.checks.kernel_log import LOG, fail_on_lines
 from provisioner.verify.facts import Facts
 
 
@@ -72,4 +72,4 @@ def describe(flag: Flag) -> str:
     "taken, and nvidia-smi hangs later. Drain and reboot.",
 )
 def test_driver_warning(node: Facts) -> None:
-    told(node, "driver_warning")
+    fail_on_lines(node, "driver_warning")

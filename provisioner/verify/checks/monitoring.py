@@ -5,7 +5,7 @@ from __future__ import annotations
 from provisioner.common.text import counted
 from provisioner.verify.check import ACTIONS, NO_LOCK, NO_TYPE, check, fail, note, saw, skip, unknown
 from provisioner.verify.checks.diagnostics import has_nvlink
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.facts import Facts
@@ -170,7 +170,7 @@ NODE_EXPORTER = 9100
     says="Nothing listens where node_exporter does (9100): no scrape reads what gpuprov's timer writes.",
 )
 def test_node_exporter(node: Facts) -> None:
-    sockets = [s for s in told(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
+    sockets = [s for s in reported(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
     saw(expected=f"port {NODE_EXPORTER}", actual=f"{len(sockets)} sockets")
     if not sockets:
         fail(f"nothing listens on port {NODE_EXPORTER}")

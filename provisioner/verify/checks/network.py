@@ -15,7 +15,7 @@ from provisioner.verify.parsers.rdma_port import Port
 LAYER = {"infiniband": "InfiniBand", "roce": "Ethernet"}
 
 
-def beside(node: Facts, names: tuple[str, ...], pci: tuple[str, ...]) -> frozenset[str]:
+def non_training_devices(node: Facts, names: tuple[str, ...], pci: tuple[str, ...]) -> frozenset[str]:
     """RDMA devices that are for storage and management: those at other PCI addresses than the machine's ports for
     training (`names` at `pci`); of other names, where nobody tells the addresses and all of those names are there. None
     is told apart on machines of which no source says the addresses, and where cards stand at less than half of them."""
@@ -28,7 +28,7 @@ def beside(node: Facts, names: tuple[str, ...], pci: tuple[str, ...]) -> frozens
 
 
 def by_place(node: Facts, expected: Expected) -> dict[str, str]:
-    """PCI address of each port for training → the RDMA device there now; empty where `beside` tells nothing apart."""
+    """PCI address of each port for training → the RDMA device there now; empty where too few cards are there."""
     name_by_address = {device.pci: device.name for device in node.rdma or () if device.pci in expected.rdma_pci}
     return {
         at: name for at, name in name_by_address.items() if at and 2 * len(name_by_address) >= len(expected.rdma_pci)
@@ -39,14 +39,14 @@ def training_ports(node: Facts, expected: Expected) -> tuple[Port, ...]:
     """The ports that can carry training traffic: all of the right link layer that are not known to be for storage, or
     those that the catalogue names where all of them are there (names differ between installations)."""
     assert node.ib is not None
-    other = beside(node, expected.rdma_devices, expected.rdma_pci)
+    other = non_training_devices(node, expected.rdma_devices, expected.rdma_pci)
     layers = (LAYER[expected.network], None)
     ports = tuple(port for port in node.ib.ports if port.link_layer in layers and port.device not in other)
     catalogued = tuple(port for port in ports if port.device in expected.rdma_devices)
     return catalogued if len(catalogued) >= expected.ports else ports
 
 
-def shown(ports: tuple[Port, ...]) -> dict[str, str]:
+def port_states(ports: tuple[Port, ...]) -> dict[str, str]:
     return {f"{p.device}/{p.port}": f"{p.state}, {p.physical_state}, {p.rate_gbps or '?'} Gbit/s" for p in ports}
 
 
@@ -65,7 +65,7 @@ def test_ports(node: Facts, expected: Expected) -> None:
     if not expected.knows("network"):
         _ports_of_no_machine(node.ib)
     ports = _settled(node, training_ports(node, expected))
-    saw(expected=f"{expected.ports} active", actual=shown(ports))
+    saw(expected=f"{expected.ports} active", actual=port_states(ports))
     if node.ib.panic:
         fail(f"ibstat broke off: {node.ib.panic}")
     up = [port for port in ports if port.up]
@@ -87,7 +87,7 @@ def test_ports(node: Facts, expected: Expected) -> None:
     if len(up) < expected.ports and node.collected is None and len(node.ib.ports) == 1:
         unknown("ibstat shows one card alone, as `ibstat CARD` does: give all that `ibstat` prints", action="none")
     if len(up) < expected.ports:
-        layer, storage = LAYER[expected.network], beside(node, expected.rdma_devices, expected.rdma_pci)
+        layer, storage = LAYER[expected.network], non_training_devices(node, expected.rdma_devices, expected.rdma_pci)
         other_ports = [
             p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage
         ]
@@ -114,7 +114,7 @@ def _down(ports: Iterable[Port]) -> list[str]:
 def _ports_of_no_machine(ib: Ibstat) -> None:
     """Where nobody named a machine type: which ports carry training traffic is not known, nor whether one that is down
     has a cable."""
-    saw(expected="all ports up", actual=shown(ib.ports))
+    saw(expected="all ports up", actual=port_states(ib.ports))
     if ib.panic:
         fail(f"ibstat broke off: {ib.panic}", observed=True)
     if down := _down(ib.ports):
@@ -140,7 +140,7 @@ def test_rate(node: Facts, expected: Expected) -> None:
     ports = tuple(port for port in training_ports(node, expected) if port.up)
     saw(
         expected=f"{expected.rate_gbps:g} Gbit/s",
-        actual=shown(ports),
+        actual=port_states(ports),
         note=f"judged on {len(ports)} active ports" if len(ports) != expected.ports else "",
     )
     if not ports:

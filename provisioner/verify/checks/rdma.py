@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from provisioner.verify.check import NO_LOCK, check, fail, saw, skip, unknown
-from provisioner.verify.checks.network import beside
+from provisioner.verify.checks.network import non_training_devices
 from provisioner.verify.checks.unread import end_unread, modules_are_whole
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -20,7 +20,7 @@ EXPLAINED = ("ib.ports", "efa.devices")
 
 def used(node: Facts, expected: Expected) -> Iterator[tuple[Device, Port]]:
     """Ports that are up and can carry training traffic: those for training, of the right link layer, at full rate."""
-    other = beside(node, expected.rdma_devices, expected.rdma_pci) if expected.rdma_pci else frozenset()
+    other = non_training_devices(node, expected.rdma_devices, expected.rdma_pci) if expected.rdma_pci else frozenset()
     layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}.get(expected.network)
     for device in node.rdma or ():
         for port in device.ports:

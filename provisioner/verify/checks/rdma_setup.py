@@ -9,8 +9,8 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fleet import alike
-from provisioner.verify.checks.host import host_of, told
-from provisioner.verify.checks.network import beside
+from provisioner.verify.checks.host import host_of, reported
+from provisioner.verify.checks.network import non_training_devices
 from provisioner.verify.checks.rdma import EXPLAINED, some, used
 from provisioner.verify.checks.unread import modules_are_whole
 from provisioner.verify.expectations import Expected
@@ -189,7 +189,7 @@ def test_board(node: Facts, peers: Peers) -> None:
 )
 def test_carrier(node: Facts, expected: Expected) -> None:
     own_interfaces = {name for device in node.rdma or () for name, _ in device.interfaces or ()}
-    losses = {i.name: i.carrier_losses for i in told(host_of(node).interfaces, "its interfaces")
+    losses = {i.name: i.carrier_losses for i in reported(host_of(node).interfaces, "its interfaces")
               if i.name in own_interfaces and i.carrier_losses is not None}  # fmt: skip
     if not losses:
         skip("no interface of an RDMA card counts losses of its link")
@@ -236,7 +236,7 @@ def storage(names: tuple[str, ...], pci: tuple[str, ...]) -> Callable[[Facts], U
     where the kernel's list is missing, or the node shows no such port."""
 
     def up(node: Facts) -> Up | None:
-        other = beside(node, names, pci)
+        other = non_training_devices(node, names, pci)
         ports = [port for device in node.rdma or () if device.name in other for port in device.ports]
         counts = Counter(f"{port.link_layer or '?'} {port.rate_gbps or 0:g} Gbit/s" for port in ports if port.up)
         kinds = tuple(f"{count} x {kind}" for kind, count in sorted(counts.items())) or ("none of them",)

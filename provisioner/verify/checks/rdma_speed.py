@@ -8,7 +8,7 @@ from statistics import median
 
 from provisioner.common.text import counted
 from provisioner.verify.check import LATER, check, fail, saw, skip, unknown
-from provisioner.verify.checks.fabric import least_rate, met, weak_pairs
+from provisioner.verify.checks.fabric import least_rate, measured_fabric, weak_pairs
 from provisioner.verify.checks.rdma import EXPLAINED, used
 from provisioner.verify.checks.rdma_setup import CARDS, NO_CARDS
 from provisioner.verify.expectations import Expected, far_below
@@ -16,7 +16,7 @@ from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.perftest import Card, CardPair, OwnCards
 
 
-def shown(cards: Iterable[Card]) -> dict[str, str]:
+def rate_by_card(cards: Iterable[Card]) -> dict[str, str]:
     return {card.device: card.why if card.gbps is None else f"{card.gbps:.4g} Gbit/s" for card in cards}
 
 
@@ -44,7 +44,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
     if not loopback.cards:
         unknown("no port for training traffic is up")
     minimum, limit = least_rate([card.gbps for card in loopback.cards], expected)
-    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=shown(loopback.cards))
+    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=rate_by_card(loopback.cards))
     if silent := [card for card in loopback.cards if card.gbps is None]:
         fail("; ".join(f"{card.device}: {card.why}" for card in silent[:4]))
     slow = {card.device: card.gbps for card in loopback.cards if card.gbps is not None and card.gbps < minimum}
@@ -135,7 +135,7 @@ def _blamed(weak: Sequence[CardPair]) -> str:
 def test_rails(node: Facts, expected: Expected) -> None:
     """What it costs a job, fabric.pairs condemns; this names the card."""
     best: dict[str, Card] = {}
-    pairs = met(node, expected).pairs
+    pairs = measured_fabric(node, expected).pairs
     for pair in pairs:
         for card in pair.rails:
             # A slow partner is another node's fault.
@@ -150,11 +150,14 @@ def test_rails(node: Facts, expected: Expected) -> None:
             skip("ib_write_bw was not run between nodes: `apt install perftest`")
         unknown("ib_write_bw was not run between nodes: see rdma.loopback")
     minimum, limit = least_rate([card.gbps for card in best.values()], expected)
-    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=shown(best.values()))
+    saw(expected=f"{minimum:.4g} Gbit/s or more", actual=rate_by_card(best.values()))
     slow = {name: card for name, card in best.items() if card.gbps is None or card.gbps < minimum}
     if slow:
         alone = () if any(card.gbps is None for card in slow.values()) else expected.unsupported(limit)
-        fail("; ".join(f"{name}: {rate_text}" for name, rate_text in shown(slow.values()).items()), unverified=alone)
+        fail(
+            "; ".join(f"{name}: {rate_text}" for name, rate_text in rate_by_card(slow.values()).items()),
+            unverified=alone,
+        )
 
 
 @check(
@@ -172,7 +175,7 @@ def test_rails(node: Facts, expected: Expected) -> None:
 )
 def test_rail_lost(node: Facts, expected: Expected) -> None:
     rates: dict[str, list[float]] = {}
-    for pair in met(node, expected).pairs:
+    for pair in measured_fabric(node, expected).pairs:
         for card in pair.rails:
             rates.setdefault(card.device, []).append(card.gbps or 0.0)
     twice = {name: max(card_rates) for name, card_rates in rates.items() if len(card_rates) > 1}
@@ -207,7 +210,7 @@ DATA = ("port_xmit_data", "tx_bytes", "rdma_write_bytes", "rdma_read_resp_bytes"
     says="NCCL leaves a network card out, and jobs have less of the network. See NCCL_IB_HCA and the topology file.",
 )
 def test_cards_used(node: Facts, expected: Expected) -> None:
-    fabric = met(node, expected)
+    fabric = measured_fabric(node, expected)
     sent = {f"{d.name}/{p.number}": 0 for d, p in used(node, expected)}
     for port, more in fabric.grown.items():
         if port in sent:

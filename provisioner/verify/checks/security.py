@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.host import Host
@@ -15,7 +15,7 @@ DOCKER, HOSTENGINE, EXPORTERS = 2375, 5555, {9400: "DCGM exporter", 9100: "node 
 
 def _open(host: Host, ports: tuple[int, ...]) -> list[Socket]:
     """Sockets on these ports that another machine can reach."""
-    return [s for s in told(host.listening, "what listens on it") if s.port in ports and not s.loopback]
+    return [s for s in reported(host.listening, "what listens on it") if s.port in ports and not s.loopback]
 
 
 @check(
@@ -108,7 +108,7 @@ WELL_KNOWN = (22, 53, 68, 111, 123, 323, 2049, 6817, 6818, 6819, 10250)
 def test_open_ports(node: Facts, expected: Expected) -> None:
     host = host_of(node)
     public = [a for a in host.public if expected.bare_metal or ":" not in a]
-    listening = told(host.listening, "what listens on it")
+    listening = reported(host.listening, "what listens on it")
     known = (*WELL_KNOWN, DOCKER, HOSTENGINE, *EXPORTERS)
     unknown_ports = sorted(
         {s.port for s in listening if (s.address in public or (s.everywhere and public))} - set(known)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from provisioner.common.text import few
 from provisioner.verify.check import check, fail, note, saw, skip, unknown
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.checks.unread import end_unread
 from provisioner.verify.expectations import IMEX, Expected
 from provisioner.verify.facts import Facts
@@ -222,7 +222,7 @@ VENDORS = ("developer.download.nvidia.com", "nvidia.github.io", "repo.radeon.com
     says="A repository of a GPU vendor is switched on beside those of the lock: apt may take other versions from it.",
 )
 def test_sources(node: Facts, expected: Expected) -> None:
-    sources = told(host_of(node).sources, "its repositories")
+    sources = reported(host_of(node).sources, "its repositories")
     locked = {_prefix(uri) for uri in expected.repositories or ()}
     strange = [
         source for source in sources if urlsplit(source).hostname in VENDORS and not _within(_prefix(source), locked)
@@ -292,7 +292,7 @@ def test_kernel_next(node: Facts, expected: Expected) -> None:
 )
 def test_hostname(node: Facts, expected: Expected) -> None:
     host = host_of(node)
-    name = told(host.hostname, "its name")
+    name = reported(host.hostname, "its name")
     saw(expected="a name that leads to the node", actual={name: list(host.resolves or ())})
     if name.split(".")[0] in ("localhost", "ubuntu", "debian", "(none)") and expected.tuned is not None:
         fail(f"its hostname is {name}")
@@ -315,7 +315,7 @@ def test_hostname(node: Facts, expected: Expected) -> None:
 )
 def test_dns(node: Facts, expected: Expected) -> None:
     host, maximum = host_of(node), expected.most["net.resolve"]
-    servers = told(host.nameservers, "its name servers")
+    servers = reported(host.nameservers, "its name servers")
     saw(
         expected=f"a name server, answers within {maximum:g} s",
         actual={"servers": list(servers), "seconds": host.resolve_seconds},

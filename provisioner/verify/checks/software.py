@@ -163,7 +163,7 @@ def test_packages(node: Facts, expected: Expected) -> None:
 def test_image_parts(node: Facts, expected: Expected) -> None:
     rows = {part: row for part, row in (expected.brought or {}).items() if part != "driver"}  # driver.version's
     locked_versions = {part: str(row["version"]) for part, row in rows.items()}
-    installed = {part: brought(node, part, row["packages"]) for part, row in rows.items()}
+    installed = {part: image_versions(node, part, row["packages"]) for part, row in rows.items()}
     saw(expected=locked_versions, actual={part: list(some) for part, some in installed.items()})
     wrong = [
         part
@@ -182,7 +182,7 @@ def test_image_parts(node: Facts, expected: Expected) -> None:
         unknown("what the image brings without a package was not looked at", "host.json")
 
 
-def brought(node: Facts, part: str, names: Sequence[str]) -> tuple[str, ...]:
+def image_versions(node: Facts, part: str, names: Sequence[str]) -> tuple[str, ...]:
     """The versions of a part that a cloud's GPU image has: of its packages, and of what came without one."""
     packages = {name: (node.packages or {}).get(name) for name in names}
     first = next((_upstream(version) for version in packages.values() if version), None)

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from provisioner.common.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.lsblk import Disk, local_disks
@@ -32,8 +32,8 @@ FREE = 500 * 2**20
 )
 def test_scratch(node: Facts, expected: Expected) -> None:
     host, path = host_of(node), expected.scratch or ""
-    mounts = [m for m in told(host.mounts, "its mounts") if m.place == path]
-    fs = next((fs for fs in told(host.space, "its filesystems") if fs.place == path), None)
+    mounts = [m for m in reported(host.mounts, "its mounts") if m.place == path]
+    fs = next((fs for fs in reported(host.space, "its filesystems") if fs.place == path), None)
     disks = expected.scratch_gb if expected.verified("scratch_gb") else 0.0
     minimum_bytes = disks * 10**9 * (1 - expected.most["scratch.missing_share"])
     saw(expected=f"{path}, {disks:g} GB" if disks else path, actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted")
@@ -172,7 +172,7 @@ def test_tmp(node: Facts, expected: Expected) -> None:
     says="A filesystem is read-only, as the kernel makes it after an error of its disk. Look at the kernel log.",
 )
 def test_readonly(node: Facts) -> None:
-    mounts = {m.place: m for m in told(host_of(node).mounts, "its mounts")}  # the last one on a place is on top
+    mounts = {m.place: m for m in reported(host_of(node).mounts, "its mounts")}  # the last one on a place is on top
     wrong = [path for path in (*SYSTEM, "/tmp") if path in mounts and mounts[path].read_only]  # noqa: S108
     saw(expected="writable", actual=wrong or "writable")
     if wrong:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -26,7 +26,7 @@ def test_fstab(node: Facts) -> None:
     host = host_of(node)
     if host.fstab is None:
         skip("there is no /etc/fstab")
-    mounted = {mount.place for mount in told(host.mounts, "its mounts")}
+    mounted = {mount.place for mount in reported(host.mounts, "its mounts")}
     rows = [row for row in host.fstab if row.place.startswith("/") and row.kind not in NOWHERE]
     missing = [row for row in rows if (row.place.rstrip("/") or "/") not in mounted]
     fatal = [row.place for row in missing if not set(OPTIONAL) & set(row.options)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, compare, fail, note, saw, skip, unknown
-from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.host_software import UNLIMITED
@@ -22,7 +22,7 @@ UNTUNED = "gpuprov did not configure this machine"
     says="Swap is on, which no cloud image brings: a job that is short of memory then crawls instead of ending.",
 )
 def test_swap(node: Facts) -> None:
-    swaps = told(host_of(node).swaps, "its swap")
+    swaps = reported(host_of(node).swaps, "its swap")
     saw(expected="none", actual=list(swaps) or "none")
     if swaps:
         fail(f"swap on {', '.join(swaps)}")
@@ -114,12 +114,12 @@ EFA_LARGEST_PAGE_KIB = 16384
 
 def _huge_pages_of_efa(node: Facts, mib_per_cpu: int) -> None:
     host = host_of(node)
-    page = told(host.memory, "how much memory it has").huge_page_kib
+    page = reported(host.memory, "how much memory it has").huge_page_kib
     if page is None or "vm/nr_hugepages" not in host.settings:
         skip("this kernel has no huge pages")
     if page > EFA_LARGEST_PAGE_KIB:
         skip(f"one huge page is {page // 1024} MiB: EFA reserves none that large")
-    processors, pages = told(host.cpu, "its processors").processors, int(host.settings["vm/nr_hugepages"])
+    processors, pages = reported(host.cpu, "its processors").processors, int(host.settings["vm/nr_hugepages"])
     needed = mib_per_cpu * 1024 * processors // page + 1
     saw(expected=f"{needed} or more", actual=pages)
     if pages < needed:
@@ -149,7 +149,7 @@ def test_map_count(node: Facts, expected: Expected) -> None:
 )
 def test_shm(node: Facts, expected: Expected) -> None:
     host = host_of(node)
-    memory, shm = told(host.memory, "how much memory it has"), host.at("/dev/shm")  # noqa: S108
+    memory, shm = reported(host.memory, "how much memory it has"), host.at("/dev/shm")  # noqa: S108
     if host.space is None:
         unknown("df does not respond")
     share = expected.most["shm.missing_share"]
@@ -207,7 +207,7 @@ since version 240 (github containerd/containerd#8924)."""
 )
 def test_nofile(node: Facts) -> None:
     session = host_of(node).limits.get("session")
-    files = told(session.files if session else None, "its limits")
+    files = reported(session.files if session else None, "its limits")
     saw(expected=f"more than {FILES}", actual=files[1])
     if files[1] != UNLIMITED and files[1] <= FILES:
         fail(f"at most {files[1]} open files")

@@ -37,7 +37,7 @@ def give_up(reason: str) -> Any:
     sys.exit(COULD_NOT_BEGIN)
 
 
-def kept(address: str, port: int) -> Any:
+def open_store(address: str, port: int) -> Any:
     """The rendezvous itself, on one address."""
     from torch.distributed import TCPStore
 
@@ -94,7 +94,7 @@ def main(program: str) -> None:
     if count < 1:
         give_up("PyTorch sees no GPU")
     first = options.node == 0
-    store = kept(options.address, options.port) if first else joined(options.address, options.port, options.wait)
+    store = open_store(options.address, options.port) if first else joined(options.address, options.port, options.wait)
     if store is None:
         sys.stderr.write(f"Error: no answer from the first node, {options.address} port {options.port}\n")
         sys.exit(1)

@@ -118,7 +118,7 @@ def pci_address(index: int) -> str:
     return ""
 
 
-def near(address: str, root: str = "/sys") -> int | None:
+def bind_to_gpu_node(address: str, root: str = "/sys") -> int | None:
     """Bind this process to the processors of the NUMA node at which a GPU hangs, so that memory it pins lies there; the
     number of that node. None where nobody says: a machine with one node, or a virtual one that hides it (-1)."""
     try:
@@ -141,7 +141,7 @@ def copies(node: Node) -> dict[str, Any]:
     and the published rates that a GPU is held to (limits.yaml) are those of one alone. The host's memory is that of the
     GPU's own NUMA node: `numa_node` is its number, None where the process could not be bound to one.
     """
-    numa = near(pci_address(node.local)) if node.cuda else None
+    numa = bind_to_gpu_node(pci_address(node.local)) if node.cuda else None
     size = min(COPY, node.free() // 8) if not node.tiny else 1 << 20
     host = torch.empty(size, dtype=torch.uint8, pin_memory=node.cuda)
     host.zero_()  # its pages are made by the first touch, here

@@ -53,7 +53,7 @@ def number(text: str | None) -> float | None:
     return float(match[1]) if match else None
 
 
-def whole(text: str | None) -> int | None:
+def whole_number(text: str | None) -> int | None:
     """As `number`, for counters."""
     value = number(text)
     return None if value is None else int(value)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from provisioner.verify.document import plain
-from provisioner.verify.parsers import Unreadable, first_line, lines, number, whole
+from provisioner.verify.parsers import Unreadable, first_line, lines, number, whole_number
 from provisioner.verify.tool import Tool, nvidia
 
 
@@ -40,7 +40,7 @@ def parse(text: str) -> tuple[Samples, ...]:
             names = [cell.partition(" [")[0] for cell in cells]
         elif names and len(cells) == len(names):
             row = dict(zip(names, cells, strict=True))
-            index = whole(row["index"])
+            index = whole_number(row["index"])
             if index is not None:
                 samples[index] = _with(samples.get(index, Samples(index, 0)), row)
     if not samples:

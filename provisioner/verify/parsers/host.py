@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, whole
+from provisioner.verify.parsers import Unreadable, first_line, whole_number
 from provisioner.verify.parsers import host_hardware as hw
 from provisioner.verify.parsers import host_platform as pl
 from provisioner.verify.parsers import host_software as sw
@@ -190,7 +190,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         settings=hw.read_settings(files),
         swaps=hw.read_swaps(files.get("proc/swaps")),
         memory_errors=hw.read_edac(read_map(d.get("edac"))),
-        oom_kills=whole(str(d.get("oom_kills") or "").partition(" ")[2]),
+        oom_kills=whole_number(str(d.get("oom_kills") or "").partition(" ")[2]),
         synchronised={"yes": True, "no": False}.get(timedatectl.get("NTPSynchronized", "")),
         time_service={"yes": True, "no": False}.get(timedatectl.get("NTP", "")),
         mounts=hw.read_mounts(d.get("mounts")),

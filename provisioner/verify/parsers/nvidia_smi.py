@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Literal
 from xml.etree import ElementTree
 
-from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, nvidia_smi_xml, pci, whole
+from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, nvidia_smi_xml, pci, whole_number
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
-from provisioner.verify.parsers.nvidia_smi_gpu import ALARMING, THROTTLE, given, read_gpu
+from provisioner.verify.parsers.nvidia_smi_gpu import ALARMING, THROTTLE, read_gpu, reported_text
 from provisioner.verify.tool import Tool, further_looks, nvidia
 
 __all__ = ["THROTTLE", "Failure", "Gpu", "Process", "Smi", "failure", "joined", "parse"]
@@ -102,9 +102,9 @@ def _smi(document: nvidia_smi_xml.Document, around: list[str], *, alarming: bool
     ]
     messages = [line for line in messages if COMPLAINT.search(line)]
     return Smi(
-        driver_version=_version(given(top, "driver_version") or given(top, "kmd_version")),
-        cuda_version=_version(given(top, "cuda_version") or given(top, "cuda_umd_version")),
-        attached_gpus=whole(given(top, "attached_gpus")),
+        driver_version=_version(reported_text(top, "driver_version") or reported_text(top, "kmd_version")),
+        cuda_version=_version(reported_text(top, "cuda_version") or reported_text(top, "cuda_umd_version")),
+        attached_gpus=whole_number(reported_text(top, "attached_gpus")),
         gpus=tuple(gpus),
         warnings=tuple(dict.fromkeys(line for line in messages if not UNREACHABLE.search(line))),
         unreachable=_unreachable("\n".join(messages)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from provisioner.verify.parsers import number, whole
+from provisioner.verify.parsers import number, whole_number
 
 BLANK = {
     "n/a", "not supported", "not found", "function not found", "not available", "no data", "none found",
@@ -30,7 +30,7 @@ def text(value: str | None) -> str | None:
 @lru_cache(4096)
 def integer(value: str | None) -> int | None:
     """A whole number with or without its unit."""
-    return whole(text(value))
+    return whole_number(text(value))
 
 
 @lru_cache(1024)

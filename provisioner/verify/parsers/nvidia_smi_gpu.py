@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
-from provisioner.verify.parsers import number, pci, whole
+from provisioner.verify.parsers import number, pci, whole_number
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process
 from provisioner.verify.parsers.nvidia_smi_fields import FIELDS, integer, yes
 from provisioner.verify.parsers.nvidia_smi_fields import text as value_text
@@ -49,9 +49,9 @@ def read_gpu(index: int, walked: Walked, *, alarming: bool) -> Gpu:
     """`alarming`: whether a word of ALARMING is in the document."""
     gpu, states = walked.texts, _states(walked) if alarming else set()
     text = gpu.get
-    name = given(gpu, "product_name")
+    name = reported_text(gpu, "product_name")
     volatile, aggregate = walked.below("ecc_errors/volatile"), walked.below("ecc_errors/aggregate")
-    address = walked.id or given(gpu, "pci/pci_bus_id")
+    address = walked.id or reported_text(gpu, "pci/pci_bus_id")
     return Gpu(
         index=index,
         pci=pci(address) if address else None,
@@ -82,7 +82,7 @@ def _errors(gpu: Texts) -> tuple[str, ...]:
 def _throttle(gpu: Texts) -> Iterator[str]:
     for family in ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_"):
         for reason in THROTTLE:
-            if (given(gpu, family + reason) or "").lower() == "active":
+            if (reported_text(gpu, family + reason) or "").lower() == "active":
                 yield reason
 
 
@@ -96,7 +96,7 @@ def _slowed(gpu: Texts) -> Iterator[tuple[str, int]]:
 def _faults(gpu: Texts) -> Iterator[str]:
     """Health words of the fabric that say other than False, No or None. Older branches call them "Degraded …"."""
     for field in FABRIC_FAULTS:
-        value = given(gpu, f"fabric/health/{field}")
+        value = reported_text(gpu, f"fabric/health/{field}")
         if value is not None and value.lower() not in ("false", "no", "none", "not supported"):
             yield field if value.lower() in ("true", "yes") else f"{field}: {value}"
 
@@ -115,10 +115,10 @@ def _processes(gpu: Walked) -> Iterator[Process]:
             infos[-1].setdefault(path.removeprefix(PROCESS + "/"), text)  # of several with one name the first
     for info in infos:
         yield Process(
-            pid=whole(given(info, "pid")),
-            kind=given(info, "type"),
-            name=given(info, "process_name"),
-            used_mib=whole(given(info, "used_memory")),
+            pid=whole_number(reported_text(info, "pid")),
+            kind=reported_text(info, "type"),
+            name=reported_text(info, "process_name"),
+            used_mib=whole_number(reported_text(info, "used_memory")),
         )
 
 
@@ -127,7 +127,7 @@ def _states(gpu: Walked) -> set[str]:
     return {(text or "").strip().strip("[]").lower() for text in gpu.values}
 
 
-def given(texts: Texts, path: str) -> str | None:
+def reported_text(texts: Texts, path: str) -> str | None:
     """The text at a path; None where the tool said that it does not know."""
     text = texts.get(path)
     if path == "product_name":  # a name may be a word that stands for nothing elsewhere

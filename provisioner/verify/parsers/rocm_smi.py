@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, pci, rocm_smi_text, whole
+from provisioner.verify.parsers import Unreadable, first_line, pci, rocm_smi_text, whole_number
 from provisioner.verify.tool import Tool
 
 
@@ -73,10 +73,10 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
     gpus: list[AmdGpu] = []
     for _index, card in sorted(cards, key=lambda pair: pair[0]):
         fields = {str(k).lower(): v for k, v in card.items()}
-        if whole(_text(fields, "partition id")) and not _text(fields, "pci bus") and gpus:
+        if whole_number(_text(fields, "partition id")) and not _text(fields, "pci bus") and gpus:
             gpus[-1] = replace(gpus[-1], partitions=gpus[-1].partitions + 1)  # a table's row, without an address
             continue
-        bus, memory = _text(fields, "pci bus"), whole(_text(fields, "vram total memory (b)"))
+        bus, memory = _text(fields, "pci bus"), whole_number(_text(fields, "vram total memory (b)"))
         gpus.append(
             AmdGpu(
                 index=0,
@@ -87,9 +87,9 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
                 serial=_text(fields, "serial number"),
                 vbios=_text(fields, "vbios version"),
                 memory_vendor=_text(fields, "gpu memory vendor"),
-                pcie_replays=whole(_text(fields, "pcie replay count")),
-                ecc_uncorrectable=whole(_text(fields, rocm_smi_text.RAS)),
-                xgmi_errors=whole((_text(fields, "xgmi error count") or "").partition(" ")[0]),
+                pcie_replays=whole_number(_text(fields, "pcie replay count")),
+                ecc_uncorrectable=whole_number(_text(fields, rocm_smi_text.RAS)),
+                xgmi_errors=whole_number((_text(fields, "xgmi error count") or "").partition(" ")[0]),
                 firmware=tuple(
                     sorted(
                         (key.removesuffix(" firmware version"), str(value).strip()[:40])
@@ -120,7 +120,7 @@ def _amd_smi(entries: list[Any]) -> Rocm:
                 pci=pci(address) if address else None,
                 model=_name(asic, "market_name"),
                 uuid=_text(entry, "uuid") or _text(asic, "asic_serial"),
-                memory_mib=whole(str(memory)) if memory is not None else None,
+                memory_mib=whole_number(str(memory)) if memory is not None else None,
                 serial=_text(_section(entry, "board"), "product_serial"),
                 vbios=_text(_section(entry, "vbios"), "part_number") or _text(_section(entry, "ifwi"), "part_number"),
                 memory_vendor=_text(vram, "vendor") or _text(vram, "vram_vendor"),
@@ -135,9 +135,11 @@ def _amd_smi(entries: list[Any]) -> Rocm:
 
 def _uncorrectable(entry: dict[str, Any]) -> int | None:
     """The larger of the total and the sum of the blocks (`amd-smi metric --ecc`, `--ecc-blocks`)."""
-    total = whole(str(_section(entry, "ecc").get("total_uncorrectable_count")))
+    total = whole_number(str(_section(entry, "ecc").get("total_uncorrectable_count")))
     blocks = [value for value in _section(entry, "ecc_blocks").values() if isinstance(value, dict)]
-    counts = [whole(str({k.lower(): v for k, v in block.items()}.get("uncorrectable_count"))) for block in blocks]
+    counts = [
+        whole_number(str({k.lower(): v for k, v in block.items()}.get("uncorrectable_count"))) for block in blocks
+    ]
     known = [count for count in (total, *counts) if count is not None]
     return max(total or 0, sum(count or 0 for count in counts)) if known else None
 

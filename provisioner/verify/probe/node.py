@@ -23,7 +23,7 @@ EFA_TRIES, EFA_WAIT_S = 3, 5.0
 """As github aws-samples/awsome-distributed-training waits for the devices of a p5en."""
 BEFORE = ["journalctl", "-k", "-b", "-1", "-o", "short-monotonic", "--no-hostname", "--no-pager", "-q", "-n", "20000"]
 """The kernel log of the boot before, where the journal is kept (journald.conf(5), Storage=)."""
-SINCE_BOOT = [word if word != "-1" else "0" for word in BEFORE[:-2]]
+SINCE_BOOT = [argument if argument != "-1" else "0" for argument in BEFORE[:-2]]
 BOOTED = "Linux version "
 """In the kernel's first line."""
 

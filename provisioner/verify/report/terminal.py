@@ -59,10 +59,10 @@ def in_quarantine(node: str, entry: Mapping[str, Any], file: object = "FILE") ->
 
 
 def table(
-    report: Report, *, file: str = "", absent: Sequence[str] = (), explains: bool = False, standing: str = ""
+    report: Report, *, file: str = "", absent: Sequence[str] = (), explains: bool = False, quick_note: str = ""
 ) -> Group:
     """A rich renderable. `file`: cluster.yaml of the fleet as typed_file has it, for the commands; `absent`: nodes of
-    the fleet that are not in the report; `explains`: say what the limits rest on; `standing`: why quick was enough."""
+    the fleet that are not in the report; `explains`: say what limits rest on; `quick_note`: why quick was enough."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -107,7 +107,7 @@ def table(
     unproven = f"; not verified: {few(list(absent), 8, ',')}" if absent else ""
     style = "bold green" if report.ok and not absent else "bold red"
     parts += [Text(""), Text(healthy + level + simulated + unproven, style)]
-    return Group(*parts, *([Text(standing)] if standing else []))
+    return Group(*parts, *([Text(quick_note)] if quick_note else []))
 
 
 MOST_NOTES = 6

@@ -26,7 +26,7 @@ _SIZE = re.compile(r"\b[a-z]{1,4}\d[a-z0-9]*(?:-[a-z0-9]+)?\.(?:\d*x?large|metal
 """A size of AWS's, which its firmware names."""
 
 
-def tell(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
+def identify(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
     """The machine type, and from what that follows. Raises GpuprovError where it is not told."""
     names = _plain(hints + " " + " ".join(facts.host.system or () if facts.host else ()))
     by_name = [m for m in catalog.machines() if (key := _key(m)) and key in names]

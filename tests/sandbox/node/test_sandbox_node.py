@@ -117,19 +117,19 @@ class Workspace:
 @pytest.fixture
 def workspace(tmp_path: Path, assets: Assets) -> Iterator[Workspace]:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
-    made = Workspace(tmp_path, assets, f"t-node-{os.getpid()}", allocate_octet(tmp_path))
-    made.write()
+    test_workspace = Workspace(tmp_path, assets, f"t-node-{os.getpid()}", allocate_octet(tmp_path))
+    test_workspace.write()
     try:
-        yield made
+        yield test_workspace
     finally:
-        made.terraform("destroy", "-auto-approve", "-no-color")
+        test_workspace.terraform("destroy", "-auto-approve", "-no-color")
         containers.sweep(tmp_path)
         release_octet(tmp_path)
 
 
-def podman(*words: str) -> list[str]:
+def podman(*arguments: str) -> list[str]:
     """The words that it says."""
-    return subprocess.run(["podman", *words], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=True, timeout=60).stdout.split()
 
 
 def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
@@ -138,15 +138,15 @@ def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
     assert workspace.ssh("sudo cat /root/user-data-ran").stdout == 'a"b $HOME ${x} %{y}'
     assert "simulated" in workspace.ssh("cat /etc/gpuprov-sandbox/release").stdout
     assert workspace.ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").stdout not in ("", None)
-    again = workspace.apply()
-    assert "0 added, 0 changed, 0 destroyed" in again
+    second_output = workspace.apply()
+    assert "0 added, 0 changed, 0 destroyed" in second_output
     names = [c.name for c in workspace.containers()]
     mounts = podman("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names)
-    mine = {*mounts} & {*podman("volume", "ls", "-q")}
-    assert mine
+    volumes = {*mounts} & {*podman("volume", "ls", "-q")}
+    assert volumes
     assert workspace.terraform("destroy", "-auto-approve", "-no-color").returncode == 0
     assert workspace.containers() == []
-    assert not mine & {*podman("volume", "ls", "-q")}
+    assert not volumes & {*podman("volume", "ls", "-q")}
 
 
 def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Workspace, assets: Assets) -> None:
@@ -163,17 +163,17 @@ def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Wo
     for options in (ours, ("--name", "web")):
         other.run(*storage, "run", "--detach", *limits(), *options, "--rootfs", f"{rootfs}:O", "sleep", "600")
     ids = {row["Names"][0]: row["Id"] for row in json.loads(other.run(*storage, "ps", "--format", "json"))}
-    words = ["conmon", str(script), "-n", name, "-c", ids["web"]]
+    command = ["conmon", str(script), "-n", name, "-c", ids["web"]]
     try:
-        with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE) as forged:
+        with subprocess.Popen(command, executable="/bin/sh", stdin=subprocess.PIPE) as forged:
             assert is_listening(address)
             assert leftovers.remove(of_octet(octet)) == []
             assert until(lambda: not is_listening(address))
             workspace.apply()
             assert forged.poll() is None
             states = [[other.runtime, "state", ids[container]] for container in (name, "web")]
-            gone, alive = (subprocess.run(argv, capture_output=True, timeout=60, check=False) for argv in states)
-            assert (gone.returncode != 0, json.loads(alive.stdout)["status"]) == (True, "running")
+            monitor, alive = (subprocess.run(argv, capture_output=True, timeout=60, check=False) for argv in states)
+            assert (monitor.returncode != 0, json.loads(alive.stdout)["status"]) == (True, "running")
             forged.kill()
     finally:
         other.run(*storage, "rm", "--force", "--time", "0", *ids, check=False)
@@ -189,11 +189,11 @@ def is_listening(address: str) -> bool:
 
 def test_a_group_that_grows_leaves_its_nodes_alone(workspace: Workspace) -> None:
     workspace.apply()
-    before = {c.node: c.id for c in workspace.containers()}
+    ids = {c.node: c.id for c in workspace.containers()}
     workspace.write(count=2)
     workspace.apply()
     after = {c.node: c.id for c in workspace.containers()}
-    assert {name: after[name] for name in before} == before
+    assert {name: after[name] for name in ids} == ids
     assert sorted(after) == ["", "train-0", "train-1"]
 
 
@@ -238,7 +238,7 @@ def test_a_fault_and_its_clearing_restore_exactly(workspace: Workspace) -> None:
     def hardware_json() -> str:
         return containers.execute(node, "cat", "/etc/gpuprov-sandbox/hardware.json")
 
-    before = json.loads(hardware_json())
+    original = json.loads(hardware_json())
     faults.inject(node, "gpu-lost", gpu=5)
     faults.inject(node, "ib-port-slow")
     faults.inject(node, "ib-port-slow")
@@ -247,7 +247,7 @@ def test_a_fault_and_its_clearing_restore_exactly(workspace: Workspace) -> None:
     assert len(faults.clear(node, "gpu-lost")) == 1
     assert [fault.name for fault in faults.active(node)] == ["ib-port-slow"]
     faults.clear(node)
-    assert json.loads(hardware_json()) == before
+    assert json.loads(hardware_json()) == original
     with pytest.raises(GpuprovError, match="has GPUs 0 to 7"):
         faults.inject(node, "gpu-lost", gpu=8)
     with pytest.raises(GpuprovError, match="does not have"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.schema_provider.values import UNKNOWN, Unknown, blank, mapped
+from tests.support.schema_provider.values import UNKNOWN, Unknown, default_value, mapped
 
 HERE = Path(__file__).parent
 
@@ -63,20 +63,20 @@ class Refusal:
 class Cloud:
     """One account of a cloud. Safe to use from several threads.
 
-    `objects`: (type, id) → attributes. `calls`: (action, type, id), the id empty where nothing was made. `made` and
-    `gone` are called with type and attributes when a resource was created or deleted; `made` may change them, as where
-    a sandbox node stands behind a machine's address. `guard` is asked before each operation (create, read, update,
-    delete) of a type with its attributes, and says what the cloud refuses. What is created and
-    cannot be read exists."""
+    `objects`: (type, id) → attributes. `calls`: (action, type, id), the id empty where nothing was made. `on_created`
+    and `on_deleted` are called with type and attributes when a resource was created or deleted; `on_created` may change
+    them, as where a sandbox node stands behind a machine's address. `guard` is asked before each operation (create,
+    read, update, delete) of a type with its attributes, and says what the cloud refuses. What is created and cannot be
+    read exists."""
 
     name: str
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     calls: list[tuple[str, str, str]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    made: Callable[[str, dict[str, Any]], None] | None = None
-    gone: Callable[[str, dict[str, Any]], None] | None = None
+    on_created: Callable[[str, dict[str, Any]], None] | None = None
+    on_deleted: Callable[[str, dict[str, Any]], None] | None = None
     guard: Callable[[str, str, Mapping[str, Any]], str] | None = None
-    _made: Counter[str] = field(default_factory=Counter)
+    _created_counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def serving(self) -> AbstractContextManager[dict[str, str]]:
@@ -104,12 +104,12 @@ class Cloud:
             if denied or (refused and not refused.half):
                 self.calls.append(("create", kind, ""))
                 return None, denied or (refused.text if refused else "")
-            self._made[kind] += 1
-            new = self._filled(kind, planned, self._made[kind])
+            self._created_counts[kind] += 1
+            new = self._filled(kind, planned, self._created_counts[kind])
             self.objects[kind, new["id"]] = new
             self.calls.append(("create", kind, new["id"]))
-        if self.made:
-            self.made(kind, new)
+        if self.on_created:
+            self.on_created(kind, new)
         return new, refused.text if refused else self._denied("read", kind, new)
 
     def update(self, kind: str, planned: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -123,7 +123,7 @@ class Cloud:
                 return previous, denied
             if refused:
                 return previous, refused.text
-            new = self._filled(kind, planned, self._made[kind])
+            new = self._filled(kind, planned, self._created_counts[kind])
             self.objects[kind, new["id"]] = new
             return new, self._denied("read", kind, new)
 
@@ -137,8 +137,8 @@ class Cloud:
             if refused := self._refused("delete", kind, existing):
                 return refused.text
             old = self.objects.pop((kind, id_), None)
-        if self.gone and old is not None:
-            self.gone(kind, old)
+        if self.on_deleted and old is not None:
+            self.on_deleted(kind, old)
         return ""
 
     def read(self, kind: str, id_: str) -> tuple[dict[str, Any] | None, str]:
@@ -188,7 +188,7 @@ class Cloud:
                 return value
             if path in templates:
                 return _formatted(templates[path], variables)
-            return blank(attribute["type"], f"{kind}-{number}" if path == "id" else "")
+            return default_value(attribute["type"], f"{kind}-{number}" if path == "id" else "")
 
         filled: dict[str, Any] = mapped(schemas[kind]["block"], planned, leaf)
         return filled

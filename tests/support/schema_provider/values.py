@@ -36,14 +36,16 @@ def _unknown(value: Any) -> msgpack.ExtType:
     raise TypeError(type(value))
 
 
-def blank(kind: Type, text: str) -> Any:
+def default_value(kind: Type, text: str) -> Any:
     """A value of a type, where nothing tells another: `text` for a string, nothing in a list."""
     if isinstance(kind, str):
         return {"string": text, "number": 0, "bool": False}.get(kind)
     outer, inner = kind
     if outer == "object":
-        return {name: blank(inner_type, text) for name, inner_type in inner.items()}
-    return [blank(inner_type, text) for inner_type in inner] if outer == "tuple" else {} if outer == "map" else []
+        return {name: default_value(inner_type, text) for name, inner_type in inner.items()}
+    return (
+        [default_value(inner_type, text) for inner_type in inner] if outer == "tuple" else {} if outer == "map" else []
+    )
 
 
 def mapped(block: Mapping[str, Any], value: Any, leaf: Callable[[str, Mapping[str, Any], Any], Any]) -> Any:

@@ -33,8 +33,8 @@ class Worker:
         self.run_dir = private_dir(self.paths.runs / "1")
         monkeypatch.setattr(run, "follow", self.follow)
 
-    def follow(self, _: list[str], on_line: Callable[[str], None], *, given: str, **__: Any) -> Any:
-        self.request = json.loads(given)
+    def follow(self, _: list[str], on_line: Callable[[str], None], *, stdin_text: str, **__: Any) -> Any:
+        self.request = json.loads(stdin_text)
         for line in self.lines:
             on_line(json.dumps(line))
         return SimpleNamespace(status=self.status, complaints=[self.complaints])

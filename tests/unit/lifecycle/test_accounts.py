@@ -72,6 +72,6 @@ def test_doctor_names_the_sites_account_and_a_missing_sdk(
 
         raise GpuprovError("provider azure needs Azure's SDK, which is not installed", hint=extras.install("azure"))
 
-    monkeypatch.setattr(azure, "who", missing)
+    monkeypatch.setattr(azure, "caller_identity", missing)
     run(["doctor", str(file)])
     assert "in gpuprov's checkout: pip install '.[azure]'" in capsys.readouterr().out

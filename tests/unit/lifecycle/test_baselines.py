@@ -156,10 +156,12 @@ def test_who_is_held_to_less_than_before_is_named(cluster: Cluster) -> None:
 
 
 def test_each_node_gets_its_own_record_and_a_new_machine_its_groups(cluster: Cluster) -> None:
-    assert [s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())] == [None] * 4
+    assert [s.baseline for s in baselines.with_baselines(cluster, subjects_of(cluster), cluster.nodes())] == [None] * 4
     save(cluster, *(verdict(f"train-{i}", memory=1500.0 + i) for i in range(3)))
     fleet.save(cluster.paths, [*(node(f"train-{i}") for i in range(2)), node("train-2", "i-new"), node("train-3")])
-    baseline_by_node = {s.name: s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())}
+    baseline_by_node = {
+        s.name: s.baseline for s in baselines.with_baselines(cluster, subjects_of(cluster), cluster.nodes())
+    }
     at = "2026-01-01T12:00:00Z"
     assert baseline_by_node["train-1"] == Baseline({"memory": 1501.0}, True, at)
     assert baseline_by_node["train-2"] == baseline_by_node["train-3"] == Baseline({"memory": 1501.0}, False, at, 3)
@@ -170,27 +172,27 @@ def test_what_was_measured_with_another_lock_is_marked(cluster: Cluster) -> None
     other = stack(P4D).model_copy(update={"nccl": "2.99.1"})
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": other}))
     reopened = open_cluster(cluster.file, sandbox=True)
-    baseline = baselines.beside(reopened, subjects_of(reopened), reopened.nodes())[0].baseline
+    baseline = baselines.with_baselines(reopened, subjects_of(reopened), reopened.nodes())[0].baseline
     assert baseline is not None and baseline.other_lock
 
 
 def test_a_sandboxs_record_is_nobody_elses(cluster: Cluster) -> None:
     save(cluster, verdict("train-0"))
     real = [replace(s, simulated=False) for s in subjects_of(cluster)]
-    assert [s.baseline for s in baselines.beside(cluster, real, cluster.nodes())] == [None] * 4
+    assert [s.baseline for s in baselines.with_baselines(cluster, real, cluster.nodes())] == [None] * 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 4, "nodes": {}}', '{"schema": 1}', "[" * 100_000])
 def test_a_damaged_record_is_said_with_what_to_do(cluster: Cluster, text: str) -> None:
     cluster.paths.baseline.write_text(text)
     with pytest.raises(GpuprovError, match="damaged") as raised:
-        baselines.beside(cluster, subjects_of(cluster), cluster.nodes())
+        baselines.with_baselines(cluster, subjects_of(cluster), cluster.nodes())
     assert "--save-baseline" in (raised.value.hint or "")
     with pytest.raises(GpuprovError):
         save(cluster, verdict("train-0"))
     heard: list[Event] = []
     cluster.events.subscribe(heard.append)
-    assert len(baselines.beside(cluster, subjects_of(cluster), cluster.nodes(), required=False)) == 4
+    assert len(baselines.with_baselines(cluster, subjects_of(cluster), cluster.nodes(), required=False)) == 4
     assert [e.kind for e in heard if "damaged" in e.message] == ["warning"]
 
 

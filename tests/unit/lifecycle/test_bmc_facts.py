@@ -134,12 +134,12 @@ def test_one_node_alone_is_asked_alone(lab: Callable[[str], Lab]) -> None:
     """Where there is a budget the others say what they draw, and their event logs do not count as seen."""
     cluster, bmcs = lab("")
     first_node = nodes()[:1]
-    with bmc_facts.beside(cluster, first_node) as (expected_files, files):
+    with bmc_facts.collecting(cluster, first_node) as (expected_files, files):
         assert list(files()) == list(expected_files) == ["train-0"]
     assert bmcs["b"].asked == 0
     cluster, bmcs = lab("    power_budget_w: 5000\n")
     bmcs["b"].system["PowerState"] = "Off"
-    with bmc_facts.beside(cluster, first_node) as (_, files):
+    with bmc_facts.collecting(cluster, first_node) as (_, files):
         facts = parse(files()["train-0"]["bmc.json"].text)
     assert facts.site is not None and facts.site.silent == 0 and (facts.drawn_w or 0) < facts.site.drawn_w
     bmc_facts.count_as_seen(cluster)
@@ -160,7 +160,7 @@ def test_interrupted_nobody_waits_for_a_bmc(lab: Callable[[str], Lab], monkeypat
     for slow_bmc in bmcs.values():
         slow_bmc.faults.slow_s = 0.2
     begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), bmc_facts.beside(cluster, nodes()):
+    with pytest.raises(KeyboardInterrupt), bmc_facts.collecting(cluster, nodes()):
         while not bmcs["a"].sessions and time.monotonic() < begun + 60:
             time.sleep(0.05)
         raise KeyboardInterrupt

@@ -95,7 +95,7 @@ class Zones:
         then = then or AFTER.get(kind, "stop")  # type: ignore[call-overload]
         return CloudError(kind, kind.upper(), f"{kind} of {option}", diagnostic.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
 
-    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         return []
 
     def ends(self, plan: Plan) -> dict[str, datetime]:
@@ -113,7 +113,7 @@ class Shop(Provider):
     def base_image(self, system: str) -> BaseImage:
         raise NotImplementedError
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+    def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         raise NotImplementedError
 
     def clean(self, events: Events) -> list[str]:

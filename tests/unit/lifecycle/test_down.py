@@ -37,7 +37,7 @@ class World:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.damaged = ""
-        self.left: list[str] = []
+        self.leftover: list[str] = []
         self.refused: list[str] = []
         """What Terraform says of what it may not remove, one text for each `destroy`."""
 
@@ -62,7 +62,7 @@ class World:
 
     def clean(self, *_: Any) -> list[str]:
         self.calls.append("clean")
-        return self.left
+        return self.leftover
 
 
 @pytest.fixture
@@ -118,19 +118,19 @@ def test_a_site_that_fails_does_not_keep_the_others(
 
 
 def test_while_something_is_left_nothing_is_forgotten(cluster: Cluster, world: World) -> None:
-    world.left = ["instance i-7 is still there"]
+    world.leftover = ["instance i-7 is still there"]
     with pytest.raises(ProviderError, match="instance i-7 is still there"):
         take_down(cluster)
     assert cluster.nodes() == [NODE]
     assert (cluster.paths.site("here") / MADE_BY).exists()
-    world.left = []
+    world.leftover = []
     take_down(cluster)
     assert not cluster.paths.root.exists()
 
 
 def test_a_refused_destroy_sweeps_on_and_names_what_is_left(cluster: Cluster, world: World) -> None:
     world.refused = ["VPC vpc-1: DependencyViolation"]
-    world.left = ["VPC vpc-1: has dependencies", "network interface eni-1 of team-b is in subnet-1"]
+    world.leftover = ["VPC vpc-1: has dependencies", "network interface eni-1 of team-b is in subnet-1"]
     with pytest.raises(ProviderError, match="network interface eni-1 of team-b") as caught:
         take_down(cluster)
     assert "VPC vpc-1: has dependencies" in caught.value.message

@@ -53,7 +53,7 @@ def test_a_removal_is_reported_and_ends_what_belonged_to_the_machines(
 
 
 def test_while_something_is_left_nothing_of_that_is_done(cluster: Cluster, world: World, ending: list[str]) -> None:
-    world.left = ["instance i-7 is still there"]
+    world.leftover = ["instance i-7 is still there"]
     with pytest.raises(ProviderError):
         take_down(cluster)
     assert ending == []
@@ -93,7 +93,7 @@ def test_what_failed_and_what_is_left_elsewhere_is_reported(
 ) -> None:
     private_dir(cluster.paths.site("there"))
     (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
-    world.left = ["disk d-1 is still there"]
+    world.leftover = ["disk d-1 is still there"]
     sites = iter([site({}), site({}, error=ProviderError("no credentials"))])
     monkeypatch.setattr(down.machines, "of_site", lambda *_, **__: next(sites))
     events = heard(cluster)
@@ -144,7 +144,7 @@ def test_a_recipe_of_images_is_refused(cluster: Cluster, world: World, monkeypat
 def test_nodes_that_were_about_to_be_made_count(cluster: Cluster, intent: str | None, names: list[str]) -> None:
     if intent is not None:
         cluster.paths.intent.write_text(intent)
-    assert down.made(cluster) == names
+    assert down.recorded_nodes(cluster) == names
 
 
 # a fleet that another computer made
@@ -158,22 +158,22 @@ def shared(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_the_plan_is_made_where_the_root_module_is_missing(shared: Cluster) -> None:
-    assert down._wanted(shared, "here") is None
+    assert down._plan_to_render(shared, "here") is None
     (shared.paths.site("here") / "main.tf").unlink()
-    plan = down._wanted(shared, "here")
+    plan = down._plan_to_render(shared, "here")
     assert plan is not None and plan.sites() == ["here"]
     with pytest.raises(GpuprovError, match="machines exist at site there, which no group uses any more"):
-        down._wanted(shared, "there")
+        down._plan_to_render(shared, "there")
 
 
 def test_a_fleet_of_this_computer_alone_needs_no_plan(cluster: Cluster) -> None:
     folder = cluster.paths.site("here")
     (folder / "main.tf").unlink()
     (folder / STATE).unlink(missing_ok=True)
-    assert down._wanted(cluster, "here") is None
+    assert down._plan_to_render(cluster, "here") is None
     (folder / STATE).write_text("{}")
     with pytest.raises(GpuprovError, match=r"neither its main\.tf nor cluster\.lock is here") as raised:
-        down._wanted(cluster, "here")
+        down._plan_to_render(cluster, "here")
     assert raised.value.hint == f"restore {folder / 'main.tf'}"
 
 
@@ -187,10 +187,10 @@ def test_a_state_without_its_root_module_needs_one(
         private_dir(cluster.paths.site(site))
         (cluster.paths.site(site) / "main.tf").unlink(missing_ok=True)
         (cluster.paths.site(site) / name).write_text("{}")
-    plan = down._wanted(cluster, "here")
+    plan = down._plan_to_render(cluster, "here")
     assert plan is not None and plan.sites() == ["here"]
     with pytest.raises(GpuprovError, match=r"machines exist at site there, which no group uses any more") as raised:
-        down._wanted(cluster, "there")
+        down._plan_to_render(cluster, "there")
     assert f"restore {cluster.paths.site('there') / 'main.tf'}" in raised.value.hint
 
 

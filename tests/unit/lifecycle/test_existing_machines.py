@@ -30,11 +30,11 @@ class Told:
     """The answers of the machine, one after the other, and what it was asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str]) -> None:
-        self.answers, self.asked = list(answers), list[tuple[list[str], str]]()
+        self.answers, self.requests = list(answers), list[tuple[list[str], str]]()
         monkeypatch.setattr(existing, "_call", self.call)
 
     def call(self, argv: Sequence[str], stdin: str = "", deadline_s: float = 0) -> tuple[int, str]:
-        self.asked.append((list(argv), stdin))
+        self.requests.append((list(argv), stdin))
         return self.answers.pop(0)
 
 
@@ -48,8 +48,8 @@ def transport(tmp_path: Path) -> Way:
 def test_a_key_that_is_known_is_not_brought_again(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, OK, BEGUN)
     assert existing.admit(transport, [NODE], Events()) == {}
-    assert len(machine.asked) == 2
-    script = machine.asked[1][1]
+    assert len(machine.requests) == 2
+    script = machine.requests[1][1]
     assert '\\"host\\": \\"dgx01.lab\\"' in script and '\\"others\\": [\\"dgx02.lab\\"]' in script
 
 
@@ -58,7 +58,7 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(
 ) -> None:
     machine = Told(monkeypatch, DENIED, OK, OK, BEGUN)
     assert existing.admit(transport, [NODE], Events()) == {}
-    argv, script = machine.asked[1]
+    argv, script = machine.requests[1]
     assert "-F" not in argv, "the caller's own configuration"
     assert {"StrictHostKeyChecking=yes", f"UserKnownHostsFile={transport.paths.known_hosts}"} <= set(argv)
     assert {"HostKeyAlias=train-0.lab", "BatchMode=yes", "ProxyCommand=ssh -W %%h jump", "2222", "ops"} <= set(argv)
@@ -164,26 +164,26 @@ def test_a_host_key_that_changed_is_a_sentence(transport: Way, tmp_path: Path, m
 def test_a_machine_that_is_refused_is_left_without_our_key(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, DENIED, OK, OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}'), OK)
     assert "DGX OS" in existing.admit(transport, [NODE], Events())["train-0"].message
-    argv, script = machine.asked[-1]
+    argv, script = machine.requests[-1]
     assert (argv[-1], script) == ("sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'", existing.TAKE_KEY)
 
 
 def test_down_brings_its_key_where_up_has_not(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, DENIED, OK, UNDONE)
     assert existing.undo(transport, [NODE], lambda *_: None) == {}
-    assert machine.asked[1][1] == existing.ADD_KEY
+    assert machine.requests[1][1] == existing.ADD_KEY
 
 
 def test_down_brings_no_key_to_a_machine_that_it_has_left(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, DENIED)
     failed = existing.undo(transport, [NODE], lambda *_: None, finished={NODE.id})
-    assert "Permission denied" in failed["train-0"].message and len(machine.asked) == 1
+    assert "Permission denied" in failed["train-0"].message and len(machine.requests) == 1
 
 
 def test_down_leaves_no_key_on_another_clusters_machine(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Told(monkeypatch, DENIED, OK, (0, 'gpuprov:{"foreign": "other"}'), OK)
     assert "another gpuprov cluster" in existing.undo(transport, [NODE], lambda *_: None)["train-0"].message
-    assert machine.asked[-1][1] == existing.TAKE_KEY
+    assert machine.requests[-1][1] == existing.TAKE_KEY
 
 
 @pytest.mark.parametrize(("answers", "call_count"), [([OK], 1), ([DENIED], 1)])
@@ -200,7 +200,7 @@ def test_a_run_that_has_lost_its_lease_changes_nothing(
             existing.undo(transport, [NODE], lambda *_: None)
     finally:
         process.allow_followed(lost)
-    assert len(machine.asked) == call_count
+    assert len(machine.requests) == call_count
 
 
 @pytest.mark.parametrize("previous_text", ["", "ssh-ed25519 BBBB me\n", "# mine\n\nssh-rsa C c\nssh-rsa D d", "a\n\n"])
@@ -249,7 +249,7 @@ def test_this_very_machine_needs_no_key(transport: Way, monkeypatch: pytest.Monk
     machine = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
     assert existing.admit(transport, [NODE], Events()) == {}
     assert existing.undo(transport, [NODE], lambda *_: None) == {}
-    request = json.loads(json.loads(machine.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
+    request = json.loads(json.loads(machine.requests[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
     assert "key" not in request
 
 

@@ -21,16 +21,16 @@ class Region:
     """A cluster of each id, and one without."""
 
     def __init__(self) -> None:
-        self.there = [
+        self.resources = [
             Thing("virtual machine", f"/vm/{suffix}", "train", "here", "eastus", identity=identity)
             for suffix, identity in (("a", ONE), ("b", OTHER), ("c", ""))
         ]
 
     def find(self) -> Found:
-        return Found(tuple(self.there))
+        return Found(tuple(self.resources))
 
     def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
-        self.there = [resource for resource in self.there if resource not in resources]
+        self.resources = [resource for resource in self.resources if resource not in resources]
         return []
 
 
@@ -48,7 +48,7 @@ def gc(*arguments: str) -> int:
 
 def test_two_of_one_name_are_never_removed_together(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     assert gc("--cluster", "train", "--yes") == 2
-    assert len(region.there) == 3
+    assert len(region.resources) == 3
     captured = capsys.readouterr()
     assert f"cluster train, site here, id {ONE}: 1 things" in captured.out
     assert f"--cluster train --id {ONE} or --cluster train --id {OTHER} or --cluster train --id none" in captured.err
@@ -57,7 +57,9 @@ def test_two_of_one_name_are_never_removed_together(region: Region, capsys: pyte
 @pytest.mark.parametrize(("identity", "removed_id"), [(ONE, "/vm/a"), (OTHER, "/vm/b"), ("none", "/vm/c")])
 def test_the_one_that_is_named_is_removed(region: Region, identity: str, removed_id: str) -> None:
     assert gc("--cluster", "train", "--id", identity, "--yes") == 0
-    assert [resource.id for resource in region.there] == [id for id in ("/vm/a", "/vm/b", "/vm/c") if id != removed_id]
+    assert [resource.id for resource in region.resources] == [
+        id for id in ("/vm/a", "/vm/b", "/vm/c") if id != removed_id
+    ]
 
 
 def test_a_run_directory_of_another_id_keeps_none_but_its_own(
@@ -73,12 +75,12 @@ def test_a_run_directory_of_another_id_keeps_none_but_its_own(
     assert gc("--cluster", "train", "--id", ONE, "--yes") == 2, "it is alive"
     assert f"where that is not possible, move {root} away" in capsys.readouterr().err
     assert gc("--cluster", "train", "--id", OTHER, "--yes") == 0
-    assert [resource.id for resource in region.there] == ["/vm/a", "/vm/c"]
+    assert [resource.id for resource in region.resources] == ["/vm/a", "/vm/c"]
 
 
 def test_an_id_that_is_not_there_removes_nothing(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     assert gc("--cluster", "train", "--id", "cccccccccccc", "--yes") == 2
-    assert len(region.there) == 3
+    assert len(region.resources) == 3
     assert f"--id takes {ONE}, {OTHER}, none" in capsys.readouterr().err
     assert gc("--id", ONE) == 2
 
@@ -91,7 +93,7 @@ def test_the_id_is_in_the_document(region: Region, capsys: pytest.CaptureFixture
 
 
 def test_a_name_commands_no_terminal(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
-    region.there = [Thing("VPC", "vpc-1\x1b]0;pwn\x07", "ev\x1b[2Jil", "s", "eastus", name="\x1b[2J")]
+    region.resources = [Thing("VPC", "vpc-1\x1b]0;pwn\x07", "ev\x1b[2Jil", "s", "eastus", name="\x1b[2J")]
     assert gc() == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output and "\x07" not in output and "vpc-1" in output

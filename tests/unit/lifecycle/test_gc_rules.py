@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.lifecycle import gc
-from provisioner.lifecycle.gc import Cluster, Remainder, alive_here, chosen, held, look, remove
+from provisioner.lifecycle.gc import Cluster, Remainder, alive_here, chosen, is_run_lock_held, look, remove
 from provisioner.machines.providers.orphans import Found, Thing
 from tests.support.plans import cluster_spec
 
@@ -36,11 +36,11 @@ class Region:
     def find(self) -> Found:
         return Found(tuple(self.things), self.unknown)
 
-    def remove(self, things: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
-        self.removed += [resource.id for resource in things]
-        deleted = [resource for resource in things if resource.id not in self.stuck and not resource.kept]
+    def remove(self, resources: Sequence[Thing], report: Callable[[str], None]) -> list[str]:
+        self.removed += [resource.id for resource in resources]
+        deleted = [resource for resource in resources if resource.id not in self.stuck and not resource.kept]
         self.things = [resource for resource in self.things if resource not in deleted]
-        return [self.stuck[resource.id] for resource in things if self.stuck.get(resource.id)]
+        return [self.stuck[resource.id] for resource in resources if self.stuck.get(resource.id)]
 
 
 # which clusters there are
@@ -186,17 +186,17 @@ def test_an_identity_that_is_no_text_counts_for_everybody(tmp_path: Path) -> Non
 
 def test_a_run_in_progress_counts_before_it_has_a_state(tmp_path: Path) -> None:
     root = run_directory(tmp_path, None).parents[1]
-    assert not held(root)
+    assert not is_run_lock_held(root)
     (root / "run.lock").touch()
-    assert not held(root)
+    assert not is_run_lock_held(root)
     with FileLock(root / "run.lock"):
-        assert held(root)
+        assert is_run_lock_held(root)
         assert alive_here("train", [tmp_path]) == f"a run is in progress in {root}"
 
 
 def test_a_lock_that_cannot_be_tried_is_held(tmp_path: Path) -> None:
     (tmp_path / "run.lock").mkdir()
-    assert held(tmp_path)
+    assert is_run_lock_held(tmp_path)
 
 
 class Bucket:

@@ -23,8 +23,8 @@ __all__ = ["cluster"]
 class Recorder:
     """Stands in for a class of machines, and keeps what it was made with."""
 
-    def __init__(self, *words: Any, **how: Any) -> None:
-        self.words, self.how = words, how
+    def __init__(self, *arguments: Any, **how: Any) -> None:
+        self.arguments, self.how = arguments, how
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def test_terraforms_machines_know_which_nodes_of_the_site_are_whole(cluster: Clu
     fleet.save(cluster.paths, [*TRAIN, INFER])
     node_state.note_stage(cluster.paths, machines.INCOMPLETE, ["train-1"], ok=False)
     recorder = of_site(cluster, run_dir=Path("/runs/1"))
-    assert recorder.words[0] is cluster.providers.at("virginia")
+    assert recorder.arguments[0] is cluster.providers.at("virginia")
     assert (recorder.how["known"], recorder.how["incomplete"]) == ({"train-0"}, {"train-1"})
     assert recorder.how["log"] == Path("/runs/1/terraform-virginia.log")
     assert of_site(cluster).how["log"] is None
 
 
 def test_what_records_nothing_reads_the_identity_and_makes_none(cluster: Cluster, by_terraform: None) -> None:
-    root = of_site(cluster, record=False).words[1]
+    root = of_site(cluster, record=False).arguments[1]
     assert root.identity() == machines.NO_IDENTITY and cluster.recorded_identity() == ""
     assert root.identity() != cluster.identity == root.identity()
 
@@ -55,11 +55,11 @@ def test_what_records_nothing_reads_the_identity_and_makes_none(cluster: Cluster
 def test_the_root_module_has_the_key_and_identity_of_the_cluster(
     cluster: Cluster, by_terraform: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = of_site(cluster).words[1]
+    root = of_site(cluster).arguments[1]
     assert root.key().startswith("ssh-ed25519 ") and root.identity() == cluster.identity
     assert root.backend is None
     monkeypatch.setattr(Cluster, "remote", SimpleNamespace(terraform=lambda site: ("s3", {"key": site})))
-    assert of_site(cluster).words[1].backend() == ("s3", {"key": "virginia"})
+    assert of_site(cluster).arguments[1].backend() == ("s3", {"key": "virginia"})
 
 
 def test_a_fleet_that_is_no_sandbox_takes_the_key_of_cluster_yaml(
@@ -87,7 +87,7 @@ def test_who_makes_machines_is_written_down_before_any_is_made(
 
 def test_what_is_removed_is_not_written_down(cluster: Cluster, by_terraform: None) -> None:
     provider = cluster.providers.at("virginia")
-    assert of_site(cluster, made_by=provider).words[0] is provider
+    assert of_site(cluster, made_by=provider).arguments[0] is provider
     assert not cluster.paths.site("virginia").exists()
 
 
@@ -127,15 +127,15 @@ def test_machines_that_exist_are_installed_only_where_an_installation_is_asked_f
     cluster.providers.record = lambda _: None  # type: ignore[method-assign]
     fleet.save(cluster.paths, [*TRAIN, INFER])
     recorder = of_site(cluster)
-    assert recorder.words[:2] == ("virginia", hosts)
+    assert recorder.arguments[:2] == ("virginia", hosts)
     installs = managed is not None and managed.installation is not None
-    assert (recorder.words[4] if installs else recorder.words[2]) == TRAIN
+    assert (recorder.arguments[4] if installs else recorder.arguments[2]) == TRAIN
     if installs:
-        assert recorder.words[3] is managed.installation
-        assert recorder.words[7] == float(cluster.spec.timeouts.machine_s)
-        assert recorder.words[10]("train-0") is None
+        assert recorder.arguments[3] is managed.installation
+        assert recorder.arguments[7] == float(cluster.spec.timeouts.machine_s)
+        assert recorder.arguments[10]("train-0") is None
         provider.access = SimpleNamespace(proxy=lambda machine: f"proxy {machine}")
-        assert of_site(cluster).words[10]("train-0") == "proxy train-0"
+        assert of_site(cluster).arguments[10]("train-0") == "proxy train-0"
     assert HostMachines is not Recorder
 
 

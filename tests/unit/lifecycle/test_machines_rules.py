@@ -66,24 +66,24 @@ def heard(cluster: Cluster) -> list[Event]:
 
 
 class Site:
-    """Machines of a site. `answer`: what an apply gives or raises; `there`: what stands, or why nobody can tell."""
+    """Machines of a site. `answer`: what an apply gives or raises; `existing`: what stands, or why nobody can tell."""
 
     def __init__(
-        self, site: str, answer: list[Node] | GpuprovError | None = None, there: list[Node] | Exception | None = None
+        self, site: str, answer: list[Node] | GpuprovError | None = None, existing: list[Node] | Exception | None = None
     ) -> None:
-        self.site, self._answer, self._there = site, answer, there
-        self.asked = 0
+        self.site, self._answer, self._existing = site, answer, existing
+        self.query_count = 0
 
     def apply(self, plan: Plan, planned: Planned, **_: Any) -> list[Node]:
         if isinstance(self._answer, GpuprovError):
             raise self._answer
         return self._answer or []
 
-    def standing(self) -> list[Node]:
-        self.asked += 1
-        if isinstance(self._there, Exception):
-            raise self._there
-        return self._there or []
+    def existing_nodes(self) -> list[Node]:
+        self.query_count += 1
+        if isinstance(self._existing, Exception):
+            raise self._existing
+        return self._existing or []
 
 
 def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
@@ -208,7 +208,7 @@ def test_machines_that_could_not_be_had_are_asked_for_again(cluster: Cluster, pl
 
 def test_machines_that_only_terraform_knows_are_recorded(cluster: Cluster, plan: Plan) -> None:
     fleet.save(cluster.paths, TRAIN[:1])
-    site = Site("virginia", there=[node("train-0", id="i-other"), TRAIN[1]])
+    site = Site("virginia", existing=[node("train-0", id="i-other"), TRAIN[1]])
     machines.record_standing(cluster, [(site, Planned("virginia"))], plan)  # type: ignore[list-item]
     assert cluster.nodes() == TRAIN
 
@@ -232,7 +232,7 @@ def test_terraform_is_asked_only_where_its_plan_shows_a_machine_that_nobody_reco
     capacity.do_without(private_dir(cluster.paths.site("virginia")), {"train": without} if without else {})
     site = Site("virginia")
     machines.record_standing(cluster, [(site, Planned("virginia", actions=actions))], plan)  # type: ignore[list-item]
-    assert bool(site.asked) == is_queried
+    assert bool(site.query_count) == is_queried
 
 
 def test_machines_that_a_failed_apply_left_are_not_settled(cluster: Cluster) -> None:
@@ -287,10 +287,10 @@ def test_a_host_whose_former_site_fails_at_its_apply_is_not_taken(
 ) -> None:
     fleet.save(cluster.paths, [*TRAIN, HOST])
     monkeypatch.setattr(machines, "contact", lambda *_, **__: {})
-    taken = Site("virginia", [node("train-0", id="dgx1.lab")], there=TRAIN)
+    taken = Site("virginia", [node("train-0", id="dgx1.lab")], existing=TRAIN)
     prepared = [
         (taken, Planned("virginia", add=1, hosts=("dgx1.lab",))),
-        (Site("ohio", ProviderError("full"), there=[HOST]), Planned("ohio", add=1, hosts=("dgx2.lab",))),
+        (Site("ohio", ProviderError("full"), existing=[HOST]), Planned("ohio", add=1, hosts=("dgx2.lab",))),
     ]
     result = machines.make(cluster, plan, prepared, cluster.events)  # type: ignore[arg-type]
     assert (result.nodes, set(result.failed), result.partly) == ([], {"virginia", "ohio"}, {})
@@ -472,7 +472,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def count_cost(_: Cluster, nodes: Sequence[Node]) -> None:
         calls.append(" ".join(sorted(row.name for row in nodes)))
 
-    monkeypatch.setattr(machines.running_cost, "seen", count_cost)
+    monkeypatch.setattr(machines.running_cost, "note_machines", count_cost)
     return calls
 
 
@@ -486,7 +486,7 @@ def test_machines_cost_from_the_moment_that_they_are_known_and_others_learn_of_t
     applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), TRAIN[:1]))
     assert notes == ["infer-0 train-0", "share", "share"]
     notes.clear()
-    machines.record_standing(cluster, [(Site("virginia", there=TRAIN), Planned("virginia"))], plan)  # type: ignore[list-item]
+    machines.record_standing(cluster, [(Site("virginia", existing=TRAIN), Planned("virginia"))], plan)  # type: ignore[list-item]
     assert notes == ["infer-0 train-0 train-1"]
     notes.clear()
     machines.write_intent(cluster, plan)
@@ -535,7 +535,7 @@ def test_what_stands_is_told_with_its_price(cluster: Cluster, plan: Plan, monkey
 
 def test_machines_that_exist_are_entered_by_user_and_proxy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.providers.proxies = lambda _: {"train-0": "proxy"}  # type: ignore[method-assign]
-    transport = machines._way(cluster, TRAIN)
+    transport = machines._host_access(cluster, TRAIN)
     assert transport.users == {name: cluster.spec.user("virginia") for name in ("train-0", "train-1")}
     assert (transport.paths, transport.identity(), transport.key().startswith("ssh-ed25519 ")) == (
         cluster.paths,

@@ -262,11 +262,11 @@ def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
 
 def test_what_is_owed_is_kept(cluster: Cluster) -> None:
     after(cluster, verdict("train-0", result("load.results", "fail")))
-    assert quarantine.held(cluster)["train-0"].owed == ("load.results",)
+    assert quarantine.quarantined_nodes(cluster)["train-0"].owed == ("load.results",)
     hooked(cluster)
     busy = verdict("train-0", result("load.results", "skip"))
     assert after(cluster, busy).healthy_nodes == ()
-    assert "it stays until this has passed: load.results" in quarantine.held(cluster)["train-0"].reason
+    assert "it stays until this has passed: load.results" in quarantine.quarantined_nodes(cluster)["train-0"].reason
     assert hooked(cluster) == []
     assert after(cluster, *passes("load.results")).healthy_nodes == ("train-0",)
 
@@ -385,12 +385,12 @@ def test_a_healthy_node_in_quarantine_is_none_of_min_healthy(cluster: Cluster) -
 
 def test_a_person_takes_over_what_was_ours(cluster: Cluster) -> None:
     after(cluster, *lost("train-1"))
-    since = quarantine.held(cluster)["train-1"].since
+    since = quarantine.quarantined_nodes(cluster)["train-1"].since
     quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
-    quarantined = quarantine.held(cluster)["train-1"]
+    quarantined = quarantine.quarantined_nodes(cluster)["train-1"]
     assert (quarantined.owner, quarantined.since, quarantined.checks) == ("ada", since, ("gpu.count",))
     after(cluster, *well("train-1"), level="stress")
-    assert list(quarantine.held(cluster)) == ["train-1"]
+    assert list(quarantine.quarantined_nodes(cluster)) == ["train-1"]
 
 
 def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,7 +398,7 @@ def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsy
     cluster.events.subscribe(heard.append)
     updated_report = after(cluster, *lost("train-0", "train-1", "train-2"), *well("train-3"), holding=True)
     assert hooked(cluster) == []
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
     assert [e.data["bad"] for e in heard if e.stage == "quarantine"] == [["train-0", "train-1", "train-2"]]
     messages = [e.message for e in heard if e.stage == "quarantine"]
     assert messages == ["the breaker tripped: 3 bad nodes untouched, the report says why"], (
@@ -434,7 +434,7 @@ def test_killed_before_it_was_drained_the_next_verdict_drains_it(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(quarantine.hooks, "call", killed)
         after(cluster, *lost("train-1"))
-    assert list(quarantine.held(cluster)) == ["train-1"]
+    assert list(quarantine.quarantined_nodes(cluster)) == ["train-1"]
     after(cluster, *lost("train-1"))
     assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
 
@@ -445,7 +445,7 @@ def test_a_machine_that_was_replaced_meanwhile_was_not_judged(cluster: Cluster) 
     updated_report = quarantine.after_verdict(
         cluster, report(*lost("train-0")), judged_nodes, "standard", holding=False
     )
-    assert (hooked(cluster), quarantine.held(cluster), updated_report.breaker) == ([], {}, None)
+    assert (hooked(cluster), quarantine.quarantined_nodes(cluster), updated_report.breaker) == ([], {}, None)
 
 
 def test_a_name_without_a_machine_stays_as_long_as_a_scheduler_may_have_it_drained(cluster: Cluster) -> None:
@@ -470,14 +470,14 @@ def test_a_run_at_work_is_not_disturbed(cluster: Cluster) -> None:
     cluster.events.subscribe(heard.append)
     with cluster.exclusively("up"):
         after(open_cluster(cluster.file, sandbox=True, events=cluster.events), *lost("train-1"))
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
     assert any("is locked by another run" in e.message for e in heard if e.stage == "quarantine")
 
 
 def test_an_upgrade_under_way_has_its_own_nodes_out_of_service(cluster: Cluster) -> None:
     Journal(to="b", phase="moving", nodes={"train-1": Place("a", "drained")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
-    assert (hooked(cluster), quarantine.held(cluster)) == ([], {})
+    assert (hooked(cluster), quarantine.quarantined_nodes(cluster)) == ([], {})
 
 
 def upgrading(cluster: Cluster) -> tuple[Journal, NodeActions]:
@@ -503,7 +503,7 @@ def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -
     _, actions = upgrading(cluster)
     assert actions.resume(names()) == {}
     assert sorted(hooked(cluster)) == [f"resume upgrade train-{i}" for i in (0, 1, 3)]
-    assert list(quarantine.held(cluster)) == ["train-2"]
+    assert list(quarantine.quarantined_nodes(cluster)) == ["train-2"]
 
 
 @pytest.mark.parametrize(
@@ -546,7 +546,7 @@ def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkey
     text = captured_output(capsys)
     assert "train-0: in quarantine" in text
     assert "2 nodes are in quarantine, more than the automatic limit (1)" in text
-    assert {e.owner for e in quarantine.held(cluster).values()} == {"ada"}
+    assert {e.owner for e in quarantine.quarantined_nodes(cluster).values()} == {"ada"}
     assert run(["status", file, "--offline"]) == Exit.OK
     text = captured_output(capsys)
     assert "train-0: in quarantine by ada since 20" in text
@@ -569,7 +569,7 @@ def test_by_command_refused(cluster: Cluster, capsys: pytest.CaptureFixture[str]
     assert run(["quarantine", file, "trian-0", "--reason", "x"]) == Exit.BAD_INPUT
     assert "did you mean train-0" in captured_output(capsys)
     assert run(["release", file, "nobody"]) == Exit.BAD_INPUT
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
 
 
 @pytest.mark.parametrize(

@@ -139,14 +139,14 @@ def test_only_nodes_that_were_put_back_are_reported_as_such(cluster: Cluster) ->
     events = events_of(picky)
     after(picky, *well("train-0", "train-1"))
     assert ("done", "out of quarantine: train-0", None) in reported(events)
-    quarantined = quarantine.held(picky)
+    quarantined = quarantine.quarantined_nodes(picky)
     assert {name: e.trouble for name, e in quarantined.items()} == {"train-1": "the resume command ended with status 1"}
 
 
 def test_a_run_that_holds_the_cluster_acts_at_once(cluster: Cluster) -> None:
     with cluster.exclusively("up"):
         after(cluster, *lost("train-1"), holding=True)
-        assert list(quarantine.held(cluster)) == ["train-1"]
+        assert list(quarantine.quarantined_nodes(cluster)) == ["train-1"]
 
 
 def test_a_verdict_that_changes_nothing_waits_for_nobody(cluster: Cluster) -> None:
@@ -177,14 +177,14 @@ def test_a_new_machine_that_could_not_be_put_back_is_ours(cluster: Cluster) -> N
     assert quarantined.trouble == "the resume command ended with status 1"
     (cluster.file.parent / "refuse").unlink()
     after(cluster, *well("train-1"), level="quick")
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
 
 
 def test_a_machine_that_could_not_be_put_back_keeps_its_owner(cluster: Cluster) -> None:
     Book({"train-1": entry("train-1", owner="ada")}).save(cluster.paths)
     (cluster.file.parent / "refuse").touch()
     assert quarantine.release(cluster, ["train-1"])[1] == {"train-1": "the resume command ended with status 1"}
-    quarantined = quarantine.held(cluster)["train-1"]
+    quarantined = quarantine.quarantined_nodes(cluster)["train-1"]
     assert (quarantined.owner, quarantined.level) == ("ada", "standard")
 
 
@@ -197,17 +197,17 @@ def test_a_person_s_quarantine_is_written_before_the_node_is_drained(
     monkeypatch.setattr(quarantine.hooks, "call", killed)
     with pytest.raises(KeyboardInterrupt):
         quarantine.put(cluster, ["train-1"], "RMA", "ada")
-    assert quarantine.held(cluster)["train-1"].reason == "RMA"
+    assert quarantine.quarantined_nodes(cluster)["train-1"].reason == "RMA"
     with pytest.raises(KeyboardInterrupt):
         quarantine.hold(cluster, cluster.nodes()[2:3], {"train-2": "removed"}, "up")
-    assert quarantine.held(cluster)["train-2"].reason == "removed"
+    assert quarantine.quarantined_nodes(cluster)["train-2"].reason == "removed"
 
 
 def test_nodes_whose_machines_end_are_ours_until_a_machine_of_their_name_is_proven(cluster: Cluster) -> None:
     nodes = cluster.nodes()
     Book({"train-0": entry("train-0", owner="ada", drained=False)}).save(cluster.paths)
     assert quarantine.hold(cluster, nodes[:2], dict.fromkeys(("train-0", "train-1"), "removed"), "up") == {}
-    quarantined = quarantine.held(cluster)
+    quarantined = quarantine.quarantined_nodes(cluster)
     assert {name: (e.owner, e.reason, e.drained) for name, e in quarantined.items()} == {
         "train-0": ("ada", "gpu.count: 7 instead of 8", True),
         "train-1": (OURS, "removed", True),
@@ -230,7 +230,7 @@ def test_without_a_drain_command_no_node_is_drained(tmp_path: Path) -> None:
     private_dir(bare.paths.root)
     fleet.save(bare.paths, machines(4))
     after(bare, *lost("train-1"))
-    assert not quarantine.held(bare)["train-1"].drained
+    assert not quarantine.quarantined_nodes(bare)["train-1"].drained
     events = events_of(bare)
     after(bare, *lost("train-1"))
     assert reported(events) == [], "there is nothing to try again"

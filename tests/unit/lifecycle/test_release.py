@@ -161,13 +161,13 @@ def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(clus
         STACK.driver,
         "595.91.07",
     ]
-    assert [identity(other) for other in upgrade_journal.others(cluster, newest)] == [identity(lock())]
+    assert [identity(other) for other in upgrade_journal.other_locks(cluster, newest)] == [identity(lock())]
 
 
 def test_nobody_waits_where_nothing_changed(cluster: Cluster) -> None:
     Ledger(cluster.paths).record(NODES, lock())
     assert waiting(NODES, upgrade_journal.assign(cluster, NODES, lock()), lock()) == {}
-    assert upgrade_journal.others(cluster, lock()) == []
+    assert upgrade_journal.other_locks(cluster, lock()) == []
 
 
 def test_a_replaced_machine_gets_what_the_fleet_runs_where_the_new_lock_was_rolled_back(cluster: Cluster) -> None:

@@ -52,7 +52,7 @@ class World:
     outputs: dict[str, str]
     proven: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
-    made: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
     hooked: list[str] = field(default_factory=list)
     configured: list[tuple[list[str], list[str]]] = field(default_factory=list)
     contacted: list[tuple[str, ...]] = field(default_factory=list)
@@ -115,8 +115,8 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
             for name in self.todo:
                 test_world.machines.pop(name, None)
                 test_world.step()
-                test_world.made.append(name)
-                test_world.machines[name] = f"new-{len(test_world.made)}-{name}"
+                test_world.created.append(name)
+                test_world.machines[name] = f"new-{len(test_world.created)}-{name}"
                 test_world.step()
             test_world.outputs = dict(test_world.machines)
             return [node(name, id) for name, id in test_world.outputs.items()]
@@ -168,7 +168,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.Ledger, "keep", lambda *_: "0" * 12)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
-    monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
+    monkeypatch.setattr(command.upgrade_journal, "other_locks", lambda *_: [])
     monkeypatch.setattr(preflight, "look", lambda *_: {})
     monkeypatch.setattr(machines, "of_site", Site)
 
@@ -190,7 +190,7 @@ def settle(world: World) -> None:
     world.machines = {name: f"i-{name}" for name in NAMES}
     world.outputs = dict(world.machines)
     world.proven = {f"i-{name}" for name in NAMES if name != "train-1"}
-    for calls in (world.made, world.hooked, world.configured):
+    for calls in (world.created, world.hooked, world.configured):
         calls.clear()
     world.steps, world.kill_at = 0, -1
 
@@ -208,7 +208,7 @@ def ids_of_others(cluster: Cluster, *names: str) -> dict[str, str]:
 
 
 def ended(cluster: Cluster) -> bool:
-    return not replace_journal.load(cluster).nodes and not quarantine.held(cluster)
+    return not replace_journal.load(cluster).nodes and not quarantine.quarantined_nodes(cluster)
 
 
 def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
@@ -274,7 +274,7 @@ def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Clus
             assert row["replace"] is None or row["name"] in ("train-1", "train-3"), moment
         if not {"new-1-train-1", "new-2-train-3"} <= world.proven:
             replace(cluster, "train-1", "train-3", even_if_healthy=True)
-        assert sorted(world.made) == ["train-1", "train-3"], moment
+        assert sorted(world.created) == ["train-1", "train-3"], moment
         assert ids_of_others(cluster, "train-1", "train-3") == {
             name: f"i-{name}" for name in NAMES if name not in ("train-1", "train-3")
         }
@@ -289,7 +289,7 @@ def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Clus
 def test_a_new_machine_that_is_bad_stays_out_and_the_next_call_makes_another(cluster: Cluster, world: World) -> None:
     world.bad = {"train-1"}
     assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
-    assert quarantine.held(cluster)["train-1"].id == "new-1-train-1"
+    assert quarantine.quarantined_nodes(cluster)["train-1"].id == "new-1-train-1"
     assert world.hooked[-1] == "drain quarantine train-1"
     world.bad = set()
     assert replace(cluster, "train-1").exit == Exit.OK
@@ -301,15 +301,15 @@ def test_one_that_can_not_be_put_back_is_in_quarantine_as_ours(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
     world.refuses = {"resume train-1"}
     assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
-    quarantined = quarantine.held(cluster)["train-1"]
+    quarantined = quarantine.quarantined_nodes(cluster)["train-1"]
     assert (quarantined.id, quarantined.owner, quarantined.trouble) == ("new-1-train-1", "gpuprov", "a job runs")
 
 
 def refused(cluster: Cluster, world: World, *names: str, **options: bool) -> GpuprovError:
-    previous = world.made.copy(), world.hooked.copy(), ids(cluster)
+    previous = world.created.copy(), world.hooked.copy(), ids(cluster)
     with pytest.raises(GpuprovError) as caught:
         replace(cluster, *names, **options)
-    assert (world.made, world.hooked, ids(cluster)) == previous
+    assert (world.created, world.hooked, ids(cluster)) == previous
     return caught.value
 
 
@@ -371,7 +371,7 @@ def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, worl
     world.refuses = {"drain train-1"}
     with pytest.raises(GpuprovError, match="train-1: a job runs"):
         replace(cluster, "train-1")
-    assert world.made == []
+    assert world.created == []
     row = next(row for row in status(cluster, ask=False)["nodes"] if row["name"] == "train-1")
     assert row["replace"] == {"step": "draining"}
     assert row["quarantine"]["trouble"] == "a job runs"
@@ -382,7 +382,7 @@ def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, worl
 def test_declined(cluster: Cluster, world: World) -> None:
     run = replace(cluster, "train-1", yes=False)
     assert run.report is None
-    assert (world.made, world.hooked) == ([], [])
+    assert (world.created, world.hooked) == ([], [])
     assert ended(cluster)
 
 
@@ -409,7 +409,7 @@ def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monke
 def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster, world: World) -> None:
     quarantine.put(cluster, ["train-1"], "RMA", "ada")
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
     assert "train-1" in quarantine_book.load(cluster.paths).nodes
 
 
@@ -453,11 +453,11 @@ def test_a_new_machine_that_answers_no_ssh_is_replaced_by_the_way_that_the_hint_
         for _ in range(2):  # the same command goes on with the same machine: it may answer by now
             with pytest.raises(ProviderError, match="no ssh on") as caught:
                 replace(cluster, "train-1")
-            assert world.made == ["train-1"]
+            assert world.created == ["train-1"]
     quarantined = f"`gpuprov quarantine {cluster.typed_file} train-1 --reason TEXT`, then `gpuprov replace"
     assert "look at the console" in caught.value.hint and quarantined in caught.value.hint
     quarantine.put(cluster, ["train-1"], "answers no ssh", "alice")
     assert replace(cluster, "train-1").exit == Exit.OK
-    assert world.made == ["train-1", "train-1"]
+    assert world.created == ["train-1", "train-1"]
     assert ids(cluster)["train-1"] == "new-2-train-1"
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}

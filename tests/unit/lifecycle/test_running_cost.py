@@ -62,9 +62,9 @@ def aged(cluster: Cluster, hours: float) -> None:
 
 def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: Cluster) -> None:
     assert running_cost.so_far(cluster) is None
-    running_cost.seen(cluster, [node("train-0"), node("train-1")])
+    running_cost.note_machines(cluster, [node("train-0"), node("train-1")])
     aged(cluster, 10)
-    running_cost.seen(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
+    running_cost.note_machines(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
     (total,) = cost_so_far["sums"]
@@ -73,9 +73,9 @@ def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: 
 
 
 def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> None:
-    running_cost.seen(cluster, [node("train-0"), node("train-1")])
+    running_cost.note_machines(cluster, [node("train-0"), node("train-1")])
     aged(cluster, 10)
-    running_cost.seen(cluster, [node("train-0"), node("train-1", "i-new")])
+    running_cost.note_machines(cluster, [node("train-0"), node("train-1", "i-new")])
     aged(cluster, 5)
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
@@ -85,7 +85,7 @@ def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> No
 
 def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster) -> None:
     rows = [node("block-0", machine="p5.48xlarge"), node("own-0", machine="dgx-h100", site="lab")]
-    running_cost.seen(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
+    running_cost.note_machines(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
     assert (cost_so_far["sums"], cost_so_far["unknown"]) == ([], ["block-0", "gone-0"])
@@ -95,7 +95,7 @@ def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster
 def test_a_sandbox_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(FILE)
     sandbox_cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    running_cost.seen(sandbox_cluster, [node("train-0")])
+    running_cost.note_machines(sandbox_cluster, [node("train-0")])
     assert running_cost.so_far(sandbox_cluster) is None
     assert not sandbox_cluster.paths.exists()
 
@@ -116,7 +116,7 @@ def test_what_is_damaged_is_left_out(cluster: Cluster, name: str) -> None:
 
 def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     save(cluster.paths, [node("train-0")])
-    running_cost.seen(cluster, [node("train-0")])
+    running_cost.note_machines(cluster, [node("train-0")])
     aged(cluster, 2)
     document = status(cluster, ask=False)
     jsonschema.validate(document, schema.schema("status"))

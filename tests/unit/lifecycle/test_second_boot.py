@@ -161,10 +161,10 @@ class Machine:
     """What a machine says of itself over a reboot, one answer for each question about its boot."""
 
     def __init__(self, *boots: str, state: str = "running") -> None:
-        self.boots, self.state, self.asked = list(boots), state, list[str]()
+        self.boots, self.state, self.commands = list(boots), state, list[str]()
 
     def __call__(self, _: Cluster, __: Node, command: str) -> str:
-        self.asked.append(command)
+        self.commands.append(command)
         if command == second_boot.BOOT_ID:
             return self.boots.pop(0) if len(self.boots) > 1 else self.boots[0]
         return self.state if command == second_boot.SETTLED else ""
@@ -196,7 +196,7 @@ def test_it_is_back_when_another_boot_has_its_services_up(
     all_cluster = cluster(tmp_path, "all")
     if not message:
         reboot(all_cluster, NODES[0])
-        assert "sudo -n systemctl reboot" in machine.asked
+        assert "sudo -n systemctl reboot" in machine.commands
         return
     with pytest.raises(GpuprovError) as refused:
         reboot(all_cluster, NODES[0])

@@ -77,7 +77,7 @@ def test_a_site_that_fails_does_not_take_the_others_down(cluster: Cluster, world
     assert [node.name for node in run.report.nodes] == ["train-0", "train-1"]
     messages = [event.message for event in events if "site shanghai is left out, virginia goes on" in event.message]
     assert len(messages) == 1 and messages[0].count("\n") <= 1, "the cause and the hint; details are told at the end"
-    assert "infer-0" in down.made(cluster) or broken in ("preflight", "plan")
+    assert "infer-0" in down.recorded_nodes(cluster) or broken in ("preflight", "plan")
     world.findings, world.broken, world.without, world.silent, world.unreachable = {}, set(), set(), set(), set()
     assert run_up(cluster).exit == Exit.OK
     assert stages(cluster) == dict.fromkeys(ALL, ("verified", True))
@@ -100,11 +100,11 @@ def test_what_concerns_the_whole_fleet_stops_all_sites(cluster: Cluster, world: 
 def test_one_site_alone_leaves_the_others_as_they_are(cluster: Cluster, world: World) -> None:
     run = run_up(cluster, "shanghai")
     assert list(world.machines) == ["infer-0"] and run.exit == Exit.OK
-    assert down.made(cluster) == ["infer-0"], "nothing of the other site was about to be made"
+    assert down.recorded_nodes(cluster) == ["infer-0"], "nothing of the other site was about to be made"
     run_up(cluster, "virginia")
     assert [node.name for node in cluster.nodes()] == ["infer-0", "train-0", "train-1"]
     assert world.count == 3, "no machine was made twice"
-    assert down.made(cluster) == sorted(ALL)
+    assert down.recorded_nodes(cluster) == sorted(ALL)
 
 
 def test_a_site_that_is_not_there_is_named(cluster: Cluster) -> None:
@@ -151,7 +151,7 @@ def test_what_one_site_can_not_read_or_write_does_not_lose_what_the_others_made(
 
 
 def test_ctrl_c_is_heard_while_another_thread_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_asked", threading.Event())
+    monkeypatch.setattr(process, "_end_requested", threading.Event())
     monkeypatch.setattr(process, "_forking", {threading.get_ident() + 1})
     with pytest.raises(KeyboardInterrupt):
         process.interrupt()

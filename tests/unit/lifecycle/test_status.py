@@ -13,7 +13,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle import block_ends, machines
 from provisioner.lifecycle.block_ends import ending
-from provisioner.lifecycle.down import made
+from provisioner.lifecycle.down import recorded_nodes
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
 from provisioner.rundir import fleet, node_state
@@ -76,7 +76,7 @@ def test_after_an_up_that_could_have_no_machine_they_are_planned_again(cluster: 
     private_dir(cluster.paths.root)
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
     node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
-    empty = SimpleNamespace(site="here", standing=list)
+    empty = SimpleNamespace(site="here", existing_nodes=list)
     assert machines._record_incomplete(cluster, plan, [empty]) == ""  # type: ignore[list-item]
     assert [n["stage"] for n in status(cluster, ask=False)["nodes"]] == ["planned"] * 3
 
@@ -106,11 +106,11 @@ def test_what_down_would_remove(intent: str | None, expected: list[str], cluster
     fleet.save(cluster.paths, [node("train-0")])
     if intent is not None:
         cluster.paths.intent.write_text(intent)
-    assert made(cluster) == expected
+    assert recorded_nodes(cluster) == expected
 
 
 def test_nothing_was_made(cluster: Cluster) -> None:
-    assert made(cluster) == []
+    assert recorded_nodes(cluster) == []
 
 
 def test_the_end_of_a_block_is_told_and_warned_of() -> None:

@@ -75,7 +75,7 @@ def machines(folder: Path, state: State, **known: Any) -> TerraformMachines:
 
 def test_every_machine_of_the_state_stands_whoever_wants_or_knows_it(tmp_path: Path) -> None:
     """train-7 is of a count or a group that cluster.yaml had before; its removal has failed."""
-    existing = machines(tmp_path, State(), known=["train-0"]).standing()
+    existing = machines(tmp_path, State(), known=["train-0"]).existing_nodes()
     assert [(node.name, node.id) for node in existing] == [
         ("train-0", "i-train-0"), ("train-1", "i-train-1"), ("train-7", "i-train-7"),
     ]  # fmt: skip
@@ -83,9 +83,9 @@ def test_every_machine_of_the_state_stands_whoever_wants_or_knows_it(tmp_path: P
 
 def test_a_machine_whose_making_failed_stands_where_its_provider_says_so(tmp_path: Path) -> None:
     site = machines(tmp_path, State(tainted="train-1"))
-    assert [node.name for node in site.standing()] == ["train-0", "train-7"]
+    assert [node.name for node in site.existing_nodes()] == ["train-0", "train-7"]
     site._module.running = ("i-train-1",)  # type: ignore[attr-defined]
-    assert [node.name for node in site.standing()] == ["train-0", "train-1", "train-7"]
+    assert [node.name for node in site.existing_nodes()] == ["train-0", "train-1", "train-7"]
 
 
 def test_an_address_that_changed_by_itself_is_taken_on(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         def forget(self) -> None:
             """Planning leaves nothing."""
 
-        def gone(self, plan: Plan) -> list[str]:
+        def obsolete_nodes(self, plan: Plan) -> list[str]:
             expected = dict(plan.nodes())
             return [node.name for node in self.cluster.nodes() if node.site == self.site and node.name not in expected]
 
@@ -108,11 +108,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             missing = [
                 name for name, group in plan.nodes() if group.site == self.site and name not in test_world.machines
             ]
-            return Planned(self.site, add=len(missing), destroy=len(self.gone(plan)))
+            return Planned(self.site, add=len(missing), destroy=len(self.obsolete_nodes(plan)))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
             test_world.groups |= {name: group.name for name, group in plan.nodes()}
-            for name in self.gone(plan):
+            for name in self.obsolete_nodes(plan):
                 del test_world.machines[name]
             for name, group in plan.nodes():
                 if group.site == self.site and name in test_world.without:
@@ -124,9 +124,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
                     test_world.machines[name] = f"i-{test_world.count}"
             if test_world.killed:
                 raise KeyboardInterrupt
-            return self.standing()
+            return self.existing_nodes()
 
-        def standing(self) -> list[Node]:
+        def existing_nodes(self) -> list[Node]:
             return [
                 Node(name, test_world.groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
                 for name, id in test_world.machines.items()
@@ -252,7 +252,7 @@ def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world:
         run_up(cluster)
     assert cluster.nodes() == []
     assert {row["stage"] for row in status.status(cluster, ask=False)["nodes"]} == {"interrupted"}
-    assert down.made(cluster) == NAMES
+    assert down.recorded_nodes(cluster) == NAMES
 
 
 def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(cluster: Cluster, world: World) -> None:
@@ -333,7 +333,7 @@ def test_what_blocks_is_found_before_anything_is_made(cluster: Cluster, world: W
     with pytest.raises(ProviderError, match="quota: 8 vCPUs of 192") as caught:
         run_up(cluster)
     assert caught.value.hint == "raise it"
-    assert (world.machines, down.made(cluster)) == ({}, [])
+    assert (world.machines, down.recorded_nodes(cluster)) == ({}, [])
 
 
 def test_nothing_is_made_where_a_person_declines(cluster: Cluster, world: World) -> None:
@@ -468,7 +468,7 @@ def test_nodes_are_put_back_where_one_can_not_be_drained(cluster: Cluster, world
     calls = (cluster.file.parent / "hooks").read_text().splitlines()
     assert sorted(calls[:2]) == ["drain train-1", "drain train-2"]
     assert sorted(calls[2:]) == ["resume train-1", "resume train-2"]
-    assert quarantine.held(smaller) == {}
+    assert quarantine.quarantined_nodes(smaller) == {}
     assert set(world.machines) == {*NAMES, "train-2"}
 
 

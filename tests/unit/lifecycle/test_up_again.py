@@ -77,7 +77,7 @@ def test_a_node_that_was_drained_to_be_recreated_is_put_back_when_its_new_machin
     assert run_up(cluster).exit == Exit.OK
     assert [node.id for node in cluster.nodes()] == ["i-1", "i-3"]
     assert hooked.calls == ["drain train-1", "resume train-1"]
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
 
 
 def test_a_node_whose_new_machine_is_bad_stays_drained_and_in_quarantine(
@@ -89,7 +89,7 @@ def test_a_node_whose_new_machine_is_bad_stays_drained_and_in_quarantine(
     world.bad = {"train-1"}
     assert run_up(cluster).exit == Exit.CHECK_FAILED
     assert "resume train-1" not in hooked.calls
-    assert "train-1" in quarantine.held(cluster)
+    assert "train-1" in quarantine.quarantined_nodes(cluster)
 
 
 def test_where_one_cannot_be_drained_none_is_removed_and_all_are_put_back(
@@ -104,7 +104,7 @@ def test_where_one_cannot_be_drained_none_is_removed_and_all_are_put_back(
     cluster = sized(tmp_path, 3)
     assert [node.name for node in cluster.nodes()] == ["train-0", "train-1", "train-2"]
     assert hooked.calls == ["drain train-1", "drain train-2", "resume train-1", "resume train-2"]
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
 
 
 def test_a_node_that_is_not_put_back_either_is_in_quarantine_until_it_is_proven(
@@ -115,11 +115,11 @@ def test_a_node_that_is_not_put_back_either_is_in_quarantine_until_it_is_proven(
     with pytest.raises(GpuprovError, match="train-2: a job runs"):
         run_up(sized(tmp_path, 1))
     cluster = sized(tmp_path, 3)
-    assert set(quarantine.held(cluster)) == {"train-1"}
+    assert set(quarantine.quarantined_nodes(cluster)) == {"train-1"}
     hooked.fails, hooked.calls = set(), []
     assert run_up(cluster).exit == Exit.OK  # the count was put back, and a verdict looked at them
     assert hooked.calls == ["resume train-1"]
-    assert quarantine.held(cluster) == {}
+    assert quarantine.quarantined_nodes(cluster) == {}
 
 
 class Throttled:
@@ -146,7 +146,7 @@ def test_a_machine_that_a_failed_run_did_not_remove_is_still_known(
         with pytest.raises(ProviderError, match="2 machines of the cluster stand now"):
             run_up(cluster)
     assert [node.name for node in cluster.nodes()] == NAMES
-    assert down.made(cluster) == NAMES
+    assert down.recorded_nodes(cluster) == NAMES
     assert diff.compare(cluster).unwanted == ("train-1",)
     cluster = sized(tmp_path, 2)
     world.configured.clear()

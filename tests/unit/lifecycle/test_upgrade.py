@@ -38,17 +38,17 @@ class Fleet:
     drained: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
-    left: int | None = None
+    calls_left: int | None = None
     """Calls until the lights go out."""
 
     def __post_init__(self) -> None:
         self.installed = dict(self.runs)
 
     def step(self) -> None:
-        if self.left is not None:
-            if self.left == 0:
+        if self.calls_left is not None:
+            if self.calls_left == 0:
                 raise Killed
-            self.left -= 1
+            self.calls_left -= 1
 
     def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         self.step()
@@ -87,7 +87,7 @@ class Fleet:
         self.step()
         assert name in self.drained and reason
 
-    def tell(self, kind: str, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: str, message: str, node: str | None = None) -> None:
         if kind in ("failed", "warning"):
             self.alarms.append(f"{node}: {message}" if node else message)
 
@@ -275,11 +275,11 @@ def test_killed_at_every_step_it_goes_on_and_ends_as_if_it_had_not_been(scenario
     moments = 0
     while True:
         nodes = fleet(5, **how)
-        nodes.left = moments
+        nodes.calls_left = moments
         try:
             attempt(nodes, begin=True)
         except Killed:
-            nodes.left = None
+            nodes.calls_left = None
             attempt(nodes, begin=False)
         else:
             break

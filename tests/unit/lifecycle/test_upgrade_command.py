@@ -638,7 +638,7 @@ def test_what_a_node_runs_is_recorded_by_its_machine(hands: NodeActions) -> None
     ],
 )
 def test_status_says_of_a_node_what_is_not_well(journal: Journal, runs: str, reported: dict[str, str] | None) -> None:
-    assert upgrade_journal.told(journal, "a", runs) == reported
+    assert upgrade_journal.upgrade_state(journal, "a", runs) == reported
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.unit.lifecycle.test_upgrade import NEW, OLD, Fleet, fleet, go, journa
 class Told(Fleet):
     """A fleet that keeps each line for people."""
 
-    def tell(self, kind: str, message: str, node: str | None = None) -> None:
+    def report_event(self, kind: str, message: str, node: str | None = None) -> None:
         self.alarms.append(f"{kind} {node or ''}: {message}")
 
 

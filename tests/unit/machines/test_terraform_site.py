@@ -125,7 +125,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.module, self.terraform = folder, Nodes(), Terraform()
         self.cleaned: list[object] = []
-        self.seen: list[Event] = []
+        self.events_seen: list[Event] = []
         self.provider = SimpleNamespace(
             place=Place("vision", "here", PLAN.spec.sites["here"], folder), module=self.module, simulated=False,
             capacity=None, clean=self.cleaned.append,
@@ -135,7 +135,7 @@ class Site:
     def machines(self, *, backend: bool = False, **options: Any) -> TerraformMachines:
         remote = (lambda: ("s3", {"bucket": "states"})) if backend else None
         root = Root(key=lambda: "ssh-ed25519 AAAA", identity=lambda: "aaaaaaaaaaaa", backend=remote)
-        events = Events(self.seen.append)
+        events = Events(self.events_seen.append)
         return TerraformMachines(self.provider, root, Binary(("false",), ""), events, **options)  # type: ignore[arg-type]
 
     def text(self) -> str:
@@ -238,7 +238,9 @@ def test_a_damaged_state_stops_all_but_a_sandbox_that_may_repair(site: Site, rep
     site.machines().plan(PLAN)
     assert len(site.cleaned) == 1 and not state.exists()
     assert site.terraform.calls == ["init True", "save True", "plan"]
-    assert [(event.kind, event.message.split(":")[0]) for event in site.seen] == [("warning", "the state is cut off")]
+    assert [(event.kind, event.message.split(":")[0]) for event in site.events_seen] == [
+        ("warning", "the state is cut off")
+    ]
 
 
 def test_a_sandbox_whose_state_is_gone_is_made_again(site: Site) -> None:
@@ -308,7 +310,7 @@ def test_a_machine_whose_answer_was_lost_is_taken_in_before_another_is_asked_for
 def test_each_way_that_is_asked_is_reported(site: Site) -> None:
     short(site, "train-1")
     site.machines().apply(PLAN, Planned("here", add=2))
-    (event,) = site.seen
+    (event,) = site.events_seen
     assert (event.kind, event.message) == (
         "warning",
         "train: SHORTAGE for on-demand in zone-0, now on-demand in zone-1",
@@ -322,8 +324,8 @@ def test_a_request_that_is_repeated_is_reported_and_rendered_again(site: Site, m
     site.terraform.kind = "throttled"
     site.machines().apply(PLAN, Planned("here", add=2))
     assert site.terraform.calls == ["apply", "init True", "plan", "apply"]
-    assert [event.kind for event in site.seen] == ["warning"] and len(pauses) == 1
-    assert "asked once more" in site.seen[0].message
+    assert [event.kind for event in site.events_seen] == ["warning"] and len(pauses) == 1
+    assert "asked once more" in site.events_seen[0].message
     assert (site.folder / "main.tf").exists()
 
 
@@ -336,7 +338,7 @@ def test_machines_of_a_group_that_is_not_complete_are_removed_in_their_order(sit
     with pytest.raises(ProviderError, match="no capacity for train") as caught:
         machines.apply(PLAN, Planned("here", add=2))
     assert site.terraform.calls == ["apply", 'destroy node["train-0"] node["train-1"]']
-    assert [event.message for event in site.seen] == [
+    assert [event.message for event in site.events_seen] == [
         "removing what was begun of train, which would not be complete: 2 machines"
     ]
     assert [item.summary for item in caught.value.diagnostics] == ["shortage"]
@@ -372,7 +374,7 @@ def test_machines_of_the_state_stand_whether_cluster_yaml_names_them_or_not(site
         'volume["train-1"]': resource("train-1"),
         "network": resource("network"),
     }
-    assert [node.name for node in site.machines().standing()] == ["old-0", "train-0"]
+    assert [node.name for node in site.machines().existing_nodes()] == ["old-0", "train-0"]
 
 
 def test_a_machine_that_was_made_half_stands_only_where_the_provider_says_so(site: Site) -> None:
@@ -382,7 +384,7 @@ def test_a_machine_that_was_made_half_stands_only_where_the_provider_says_so(sit
         'node["train-2"]': resource("train-2"),
     }
     site.module.machines = (Standing("train-1", "i-train-1", ours=True),)
-    assert [node.name for node in site.machines().standing()] == ["train-1", "train-2"]
+    assert [node.name for node in site.machines().existing_nodes()] == ["train-1", "train-2"]
 
 
 def test_the_provider_is_asked_only_where_a_machine_was_made_half(site: Site) -> None:
@@ -391,7 +393,7 @@ def test_the_provider_is_asked_only_where_a_machine_was_made_half(site: Site) ->
 
     site.module.standing = refuse  # type: ignore[method-assign]
     site.terraform.state = {'node["train-0"]': resource("train-0")}
-    assert [node.name for node in site.machines().standing()] == ["train-0"]
+    assert [node.name for node in site.machines().existing_nodes()] == ["train-0"]
 
 
 @pytest.mark.parametrize("changed", [{"id": ""}, {"id": None}, {"private_ip": ""}, {"private_ip": None}])
@@ -399,7 +401,7 @@ def test_a_machine_that_has_no_id_or_address_yet_does_not_stand(site: Site, chan
     site.terraform.state = {
         'node["train-0"]': resource("train-0", **changed), 'node["train-1"]': Resource({"id": "i"}, False)
     }  # fmt: skip
-    assert site.machines().standing() == []
+    assert site.machines().existing_nodes() == []
 
 
 def test_what_a_plan_does_not_say_of_a_thing() -> None:
@@ -472,7 +474,7 @@ def test_a_damaged_state_is_not_destroyed(site: Site, simulated: bool) -> None:
     with refused:
         assert site.machines().destroy() == 0
     assert site.terraform.calls == []
-    assert [event.stage for event in site.seen] == (["down"] if simulated else [])
+    assert [event.stage for event in site.events_seen] == (["down"] if simulated else [])
 
 
 def test_what_the_provider_refuses_to_remove_can_be_looked_for_by_tag(site: Site) -> None:

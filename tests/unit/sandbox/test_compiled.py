@@ -32,32 +32,32 @@ def zipped(path: Path, answer: int) -> Path:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def cache(tmp_path: Path) -> Path:
     folder = tmp_path / "kept"
     folder.mkdir()
     return folder
 
 
-def test_the_second_import_takes_what_the_first_compiled(tmp_path: Path, kept: Path) -> None:
+def test_the_second_import_takes_what_the_first_compiled(tmp_path: Path, cache: Path) -> None:
     archive = zipped(tmp_path / "a.zip", 42)
-    assert run(kept, archive).stdout == "42\n"
-    (file,) = kept.iterdir()
+    assert run(cache, archive).stdout == "42\n"
+    (file,) = cache.iterdir()
     source = "def answer():\n    return 43\n"
     file.write_bytes(marshal.dumps(compile(source, "part.py", "exec")))
-    assert run(kept, archive).stdout == "43\n"
+    assert run(cache, archive).stdout == "43\n"
 
 
-def test_another_source_is_another_code(tmp_path: Path, kept: Path) -> None:
-    assert run(kept, zipped(tmp_path / "a.zip", 42)).stdout == "42\n"
-    assert run(kept, zipped(tmp_path / "b.zip", 44)).stdout == "44\n"
-    assert len(list(kept.iterdir())) == 2
+def test_another_source_is_another_code(tmp_path: Path, cache: Path) -> None:
+    assert run(cache, zipped(tmp_path / "a.zip", 42)).stdout == "42\n"
+    assert run(cache, zipped(tmp_path / "b.zip", 44)).stdout == "44\n"
+    assert len(list(cache.iterdir())) == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff\x00"])
-def test_what_is_damaged_or_cannot_be_kept_costs_nothing_but_time(tmp_path: Path, kept: Path, damage: bytes) -> None:
+def test_what_is_damaged_or_cannot_be_kept_costs_nothing_but_time(tmp_path: Path, cache: Path, damage: bytes) -> None:
     archive = zipped(tmp_path / "a.zip", 42)
-    run(kept, archive)
-    (file,) = kept.iterdir()
+    run(cache, archive)
+    (file,) = cache.iterdir()
     file.write_bytes(damage)
-    assert run(kept, archive).stdout == "42\n"
+    assert run(cache, archive).stdout == "42\n"
     assert run(tmp_path / "nowhere", archive).stdout == "42\n"

@@ -23,7 +23,7 @@ class Podman:
     """The containers of this machine. `stuck`: one that can't be removed."""
 
     def __init__(self, alive: Path, missing: Path, released: list[Path]) -> None:
-        self.released, self.stuck, self.gone = released, "", missing
+        self.released, self.stuck, self.missing = released, "", missing
         self.owners = {7: str(missing), 9: str(alive)}
         self.images: list[dict[str, Any]] = []
         self.leftovers: dict[int, list[Leftover]] = {}
@@ -132,7 +132,7 @@ def test_what_podman_does_not_know_is_listed_with_its_cluster_and_goes_with_it(
 def test_what_has_no_run_directory_and_no_container_can_be_named(
     podman: Podman, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    podman.owners[8] = str(podman.gone.parents[3] / "older" / ".gpuprov" / "old.sandbox" / "sites" / "lab")
+    podman.owners[8] = str(podman.missing.parents[3] / "older" / ".gpuprov" / "old.sandbox" / "sites" / "lab")
     podman.leftovers[8] = [Leftover("network", "gpuprov-8", lambda: None)]
     podman.leftovers[6] = [Leftover("address lease", "10.77.6.4", lambda: None)]
     assert run(["gc", "--sandbox", "--cluster", "old", "--yes"]) == 0

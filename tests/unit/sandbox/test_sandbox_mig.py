@@ -43,7 +43,7 @@ def test_no_instances_without_a_profile_and_none_of_an_unknown_one() -> None:
     with pytest.raises(KeyError, match=r"has no MIG profile 1g\.18gb"):
         mig.instances(gpu, "1g.18gb")
     with pytest.raises(KeyError, match="has no MIG profiles"):
-        mig.whole(catalog.load().gpu("V100-SXM2-16GB"))
+        mig.full_gpu(catalog.load().gpu("V100-SXM2-16GB"))
 
 
 def test_as_many_instances_as_fit_and_not_one_more(make_node: MakeNode) -> None:

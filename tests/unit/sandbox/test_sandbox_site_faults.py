@@ -67,7 +67,7 @@ def test_whom_a_fault_refuses(
     planned, folder = plan(**capacity), tmp_path / "s"
     simulated = site(folder, planned)
     kind = str(capacity.get("kind", "on-demand"))
-    Choices(taken={"train": Way(kind, zone)}, again=retries).write(folder)
+    Choices(taken={"train": Way(kind, zone)}, retries=retries).write(folder)
     site_faults.inject(folder, fault)
     assert len(simulated.refusals(planned)) == refused
     assert site_faults.clear(folder) == (fault,)

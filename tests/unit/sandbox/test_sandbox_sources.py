@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.sandbox import packages
-from provisioner.sandbox.sources import DATA, Shown, shown
+from provisioner.sandbox.sources import DATA, Shown, source_rows
 from provisioner.stack.models import Package
 
 OWN = {"gpuprov-sandbox-boot.service", "gpuprov-sandbox-sys.service"}
@@ -14,10 +14,10 @@ OWN = {"gpuprov-sandbox-boot.service", "gpuprov-sandbox-sys.service"}
 
 def test_every_unit_has_a_source() -> None:
     units = {f"units/{item.name}" for item in DATA.joinpath("units").iterdir() if item.name not in OWN}
-    assert units == {row.file for row in shown().values() if row.file and row.file.startswith("units/")}
+    assert units == {row.file for row in source_rows().values() if row.file and row.file.startswith("units/")}
 
 
-@pytest.mark.parametrize("row", shown().values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", source_rows().values(), ids=lambda row: row.name)
 def test_a_row_says_what_and_whence(row: Shown) -> None:
     assert row.source.strip()
     assert bool(row.file) != bool(row.texts)

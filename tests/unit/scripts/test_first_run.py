@@ -88,7 +88,7 @@ class Hour:
         log = self.folder / "calls"
         return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def gone(self) -> None:
+    def wait_until_removed(self) -> None:
         """Wait until the switch has removed the fleet."""
         end = time.monotonic() + 120
         while (self.folder / "cluster.first-run" / "switch.json").exists():
@@ -161,7 +161,7 @@ def test_the_fleet_is_removed_where_the_run_was_killed(hour: Hour) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    hour.gone()
+    hour.wait_until_removed()
     assert (hour.folder / "interrupted").exists(), "what ran was asked to end first"
 
 
@@ -169,7 +169,7 @@ def test_the_run_ends_at_its_deadline(hour: Hour) -> None:
     (hour.folder / "hangs").touch()
     code, output = hour.run("--sandbox", "--yes", "--hours", "0.001")
     assert code == 1, output
-    hour.gone()
+    hour.wait_until_removed()
 
 
 def test_a_fleet_that_could_not_be_removed_is_the_switchs(hour: Hour) -> None:
@@ -177,7 +177,7 @@ def test_a_fleet_that_could_not_be_removed_is_the_switchs(hour: Hour) -> None:
     process = hour.start("--sandbox", "--yes", "--hours", "0.002")
     output, _ = process.communicate(timeout=120)
     assert (process.returncode, "tries again at its deadline" in output) == (1, True)
-    hour.gone()
+    hour.wait_until_removed()
 
 
 def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
@@ -190,7 +190,7 @@ def test_a_run_that_has_not_ended_is_not_begun_again(hour: Hour) -> None:
     code, output = hour.run("--sandbox", "--yes")
     assert (code, "a run before goes on" in output, hour.calls) == (2, True, previous_calls), output
     first.communicate(timeout=120)
-    hour.gone()
+    hour.wait_until_removed()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_the_fleet_is_removed_whatever_a_command_answers(hour: Hour, verified: s
     (hour.folder / "verified").write_text(verified)
     code, output = hour.run("--budget", "1", "--yes")
     assert (code, "Traceback" in output, "down" in hour.calls) == (1, False, True), output
-    hour.gone()
+    hour.wait_until_removed()
 
 
 def test_a_second_run_in_the_same_folder_has_its_own_evidence(hour: Hour) -> None:
@@ -311,7 +311,7 @@ def test_a_removal_that_was_interrupted_is_the_switchs(hour: Hour) -> None:
     (hour.folder / "slow").touch()
     code, output = interrupted(hour, "removing")
     assert (code, "tries again at its deadline" in output) == (1, True), output
-    hour.gone()
+    hour.wait_until_removed()
 
 
 def switched(hour: Hour, **state: Any) -> None:
@@ -363,4 +363,4 @@ def test_of_two_runs_at_once_one_is_refused(hour: Hour) -> None:
     outputs = [process.communicate(timeout=120)[0] for process in runs]
     assert sum("is there: a" in output for output in outputs) == 1, outputs
     assert hour.calls.count("up") == 1
-    hour.gone()
+    hour.wait_until_removed()

@@ -99,7 +99,7 @@ def test_what_status_does_not_read_makes_no_defect_either(damage: str, paths: Cl
     baselines._history(paths)
     Choices.read(paths.site("here"))
     cluster = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths)
-    names = down.made(cluster)
+    names = down.recorded_nodes(cluster)
     assert "train-0" in names
     assert all(name.isprintable() and "/" not in name for name in names)
 

@@ -81,7 +81,7 @@ def names() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
+def role_variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     """Role → what its variables are on the hostile node, after two of the node's answers."""
     folder = tmp_path_factory.mktemp("hostile-facts")
     strange = folder / 'it\'s a "test", ünï $HOME %h'
@@ -146,27 +146,27 @@ def reading(variables: set[str]) -> str:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_variable_of_a_role_is_what_the_node_says(role: str, seen: dict[str, dict[str, Any]]) -> None:
-    assert set(seen[role]) == names_of(role)
-    assert {name: value for name, value in seen[role].items() if LIE in json.dumps(value)} == {}
+def test_no_variable_of_a_role_is_what_the_node_says(role: str, role_variables: dict[str, dict[str, Any]]) -> None:
+    assert set(role_variables[role]) == names_of(role)
+    assert {name: value for name, value in role_variables[role].items() if LIE in json.dumps(value)} == {}
 
 
-def test_no_variable_of_the_connection_is_what_the_node_says(seen: dict[str, dict[str, Any]]) -> None:
-    overridden = {name: value for name, value in seen["Connection"].items() if LIE in json.dumps(value)}
+def test_no_variable_of_the_connection_is_what_the_node_says(role_variables: dict[str, dict[str, Any]]) -> None:
+    overridden = {name: value for name, value in role_variables["Connection"].items() if LIE in json.dumps(value)}
     # of the node's own answers `hostvars` has the facts, under ansible_facts and nowhere else
     assert overridden.keys() <= {"hostvars"}
     answers = overridden.get("hostvars", {}).get("train-0", {})
     assert [key for key, value in answers.items() if LIE in json.dumps(value)] in ([], ["ansible_facts"])
 
 
-def test_the_archive_of_the_checks_is_the_one_that_gpuprov_made(seen: dict[str, dict[str, Any]]) -> None:
+def test_the_archive_of_the_checks_is_the_one_that_gpuprov_made(role_variables: dict[str, dict[str, Any]]) -> None:
     from provisioner.verify import archive
 
-    assert seen["health"]["health_archive"] == str(archive.place())
+    assert role_variables["health"]["health_archive"] == str(archive.write_archive())
 
 
-def test_no_text_of_the_inventory_is_a_template(seen: dict[str, dict[str, Any]]) -> None:
-    assert seen["container_runtime"]["container_runtime_registry"] == TEMPLATE
+def test_no_text_of_the_inventory_is_a_template(role_variables: dict[str, dict[str, Any]]) -> None:
+    assert role_variables["container_runtime"]["container_runtime_registry"] == TEMPLATE
 
 
 def test_facts_are_no_variables_wherever_ansible_runs(tmp_path: Path) -> None:

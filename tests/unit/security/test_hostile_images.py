@@ -39,39 +39,39 @@ HOSTILE = [endless, pipe, nested, large]
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
+def registry(tmp_path: Path) -> Book:
     (tmp_path / "pytorch" / "builds" / BUILD).mkdir(parents=True)
     return Book("pytorch", tmp_path / "pytorch")
 
 
 @pytest.mark.parametrize("make", HOSTILE)
-def test_a_manifest_that_has_no_end(make: Make, book: Book) -> None:
-    make(book.build(BUILD) / "manifest.json")
+def test_a_manifest_that_has_no_end(make: Make, registry: Book) -> None:
+    make(registry.build(BUILD) / "manifest.json")
     with pytest.raises(GpuprovError, match="is not a manifest"):
-        book.resolve(BUILD)
+        registry.resolve(BUILD)
 
 
 @pytest.mark.parametrize("make", HOSTILE)
-def test_a_book_that_has_no_end(make: Make, book: Book) -> None:
-    make(book.folder / "book.json")
+def test_a_book_that_has_no_end(make: Make, registry: Book) -> None:
+    make(registry.folder / "book.json")
     with pytest.raises(GpuprovError, match="is damaged"):
-        book.channels()
+        registry.channels()
 
 
 @pytest.mark.parametrize("make", HOSTILE)
-def test_nights_that_have_no_end(make: Make, book: Book) -> None:
-    make(book.nights)
+def test_nights_that_have_no_end(make: Make, registry: Book) -> None:
+    make(registry.nights)
     try:
-        assert book.told_nights() == []
+        assert registry.told_nights() == []
     except GpuprovError as error:
         assert "cannot be read" in str(error)
 
 
 @pytest.mark.parametrize("name", [signing.KEY, signing.SIGNATURE])
 @pytest.mark.parametrize("make", HOSTILE)
-def test_a_signature_that_has_no_end(make: Make, name: str, book: Book) -> None:
-    folder = book.build(BUILD)
-    for file in (book.folder / signing.KEY, folder / signing.SIGNATURE):
+def test_a_signature_that_has_no_end(make: Make, name: str, registry: Book) -> None:
+    folder = registry.build(BUILD)
+    for file in (registry.folder / signing.KEY, folder / signing.SIGNATURE):
         if file.name == name:
             make(file)
         else:
@@ -88,7 +88,7 @@ def test_a_file_that_was_proven_is_a_regular_one(make: Make, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("build", ["../../..", "/etc", "..", f"{BUILD}/../../../x", "a\0b"])
-def test_no_build_leads_out_of_the_folder(build: str, book: Book) -> None:
-    (book.folder / "book.json").write_text(json.dumps({"channels": {"stable": build}, "history": []}))
+def test_no_build_leads_out_of_the_folder(build: str, registry: Book) -> None:
+    (registry.folder / "book.json").write_text(json.dumps({"channels": {"stable": build}, "history": []}))
     with pytest.raises(GpuprovError):
-        book.manifest(book.resolve("stable"))
+        registry.manifest(registry.resolve("stable"))

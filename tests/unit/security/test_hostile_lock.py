@@ -207,7 +207,7 @@ def test_no_release_is_a_path(lock: Any, paths: ClusterPaths) -> None:
 @pytest.mark.parametrize("name", ["base", "market", "aws.state", "..os", "", "x y", "../aws", "AWS"])
 def test_no_provider_of_a_workspace_is_any_other_module(name: str) -> None:
     with pytest.raises(GpuprovError, match="in the sandbox only"):
-        base.named(name, Place("vision", "here", Site(provider="aws"), Path()))
+        base.provider_of(name, Place("vision", "here", Site(provider="aws"), Path()))
 
 
 @pytest.mark.parametrize("pin", [["i-0", f"ssh-ed25519 {RUN}"], ["i-0", 5], [5, "ssh-ed25519 AAAA"], "x", [], None])

@@ -46,7 +46,7 @@ READERS: dict[str, Callable[[Cluster], object]] = {
     "status": lambda cluster: json.dumps(status.status(cluster, ask=False)).encode(),
     "wanted": diff.compare,
     "spent": running_cost.so_far,
-    "made": down.made,
+    "made": down.recorded_nodes,
 }
 
 

@@ -156,7 +156,7 @@ def test_an_interrupt_that_python_dropped_while_it_forked_is_not_lost(
 ) -> None:
     """While it forks nothing is raised, because Python would drop it; right after, the request is obeyed."""
     requested = threading.Event()
-    monkeypatch.setattr(process, "_asked", requested)
+    monkeypatch.setattr(process, "_end_requested", requested)
     real, started = subprocess.Popen, []
 
     def forks(*arguments: Any, **options: Any) -> Any:

@@ -22,8 +22,8 @@ from provisioner.verify.baseline import (
     Entry,
     Reached,
     Record,
-    behind,
     gpu_identities,
+    is_slower,
     measured,
     reached,
 )
@@ -358,8 +358,10 @@ def test_what_a_record_says_is_of_like_machines_alone(
 
 @given(values, values, st.floats(min_value=0, max_value=0.5))
 def test_slower_is_further_below_than_the_share(value: float, previous: float, share: float) -> None:
-    assert not behind(previous, previous, share)
-    assert behind(value, previous, share) == (1 - value / previous > share) or abs(1 - value / previous - share) < 1e-9
+    assert not is_slower(previous, previous, share)
+    assert (
+        is_slower(value, previous, share) == (1 - value / previous > share) or abs(1 - value / previous - share) < 1e-9
+    )
 
 
 def test_the_report_has_the_value_beside_the_record_and_what_is_published() -> None:

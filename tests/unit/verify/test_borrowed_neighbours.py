@@ -38,7 +38,7 @@ class Fleet(Nodes):
         super().__init__(self._part)
         self.want, self.busy, self.late, self.bad = want, busy or {}, late, bad
         self.cards = cards
-        self.asked: list[str] = []
+        self.queried: list[str] = []
         self.alone: list[str] = []
 
     def _part(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -59,7 +59,7 @@ class Fleet(Nodes):
             self.alone += parts
             document = self.cards or {"state": "absent", "why": "ib_write_bw is not installed"}
             return {name: Bundle({FILE: Output(json.dumps(document), rc=0)}) for name in parts}
-        self.asked += parts
+        self.queried += parts
         answers: dict[str, Bundle] = {}
         for name in parts:
             reason = self.busy.get(name, "")
@@ -126,7 +126,7 @@ def test_no_more_neighbours_are_asked_than_are_needed(monkeypatch: pytest.Monkey
     fleet = Fleet(want := expected(P4D, "standard"))
     names = [f"train-{i}" for i in range(100, 140)]
     assert run(monkeypatch, fleet, want, *names).borrowed == ("train-100",)
-    assert fleet.asked == names[: fabric_run.IDLE_AT_ONCE]
+    assert fleet.queried == names[: fabric_run.IDLE_AT_ONCE]
 
 
 def test_a_job_that_comes_to_a_neighbour_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_another_image_or_no_address_makes_no_partner(monkeypatch: pytest.Monkey
     subjects = {"train-0": subject("train-0", other), "train-1": subject("train-1", want, address="")}
     fleet = Fleet(want)
     result = run(monkeypatch, fleet, want, "train-0", "train-1", subjects=subjects)
-    assert (result.state, result.awaits_proof, fleet.asked) == ("unreached", False, [])
+    assert (result.state, result.awaits_proof, fleet.queried) == ("unreached", False, [])
     assert "train-0: it runs another image; train-1: its address in the group's network is not known" in result.why
 
 
@@ -304,4 +304,4 @@ def test_groups_with_several_nodes_borrow_nobody(monkeypatch: pytest.MonkeyPatch
         monkeypatch, [subject("train-0", want), subject("train-1", want)], fleet, Neighbours([subject("x-1")])
     )
     assert {result.state for result in results.values()} == {"fine"}
-    assert fleet.asked == []
+    assert fleet.queried == []

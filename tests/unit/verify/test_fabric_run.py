@@ -16,7 +16,7 @@ from provisioner.spec.groups import Group
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
-from provisioner.verify.fabric_run import FILE, PORTS, Member, fabric, met, wrong_way
+from provisioner.verify.fabric_run import FILE, PORTS, Member, fabric, joint_result, wrong_way
 from provisioner.verify.parsers.fabric import Fabric, parse
 from provisioner.verify.request import ProbeRequest
 from provisioner.verify.subject import Subject
@@ -293,7 +293,7 @@ def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, An
     came = {
         f"train-{i}": Bundle({FILE: Output(json.dumps(document), rc=0)}) for i, document in enumerate((first, second))
     }
-    meeting = met(MEMBERS, came)
+    meeting = joint_result(MEMBERS, came)
     assert (meeting.ok, meeting.absent, meeting.gbps) == (ok, (), 44.0 if ok else None)
     assert reason in meeting.why
 
@@ -312,7 +312,9 @@ def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, An
     ],
 )
 def test_who_did_not_take_part_is_no_witness(bundle: Bundle, reason: str) -> None:
-    meeting = met(MEMBERS, {"train-0": Bundle({FILE: Output(json.dumps(part(WANT, 2)), rc=0)}), "train-1": bundle})
+    meeting = joint_result(
+        MEMBERS, {"train-0": Bundle({FILE: Output(json.dumps(part(WANT, 2)), rc=0)}), "train-1": bundle}
+    )
     assert meeting.absent == ("train-1",)
     assert reason in meeting.why
 

@@ -62,7 +62,7 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Judged]:
+def judged_nodes() -> dict[str, Judged]:
     """One group of five for each fault, with the fault on its third node; and one healthy group."""
     cases: dict[str, Case] = {}
     for check, breaks in FAULTS.items():
@@ -74,13 +74,13 @@ def found() -> dict[str, Judged]:
 
 
 @pytest.mark.parametrize("check", list(FAULTS))
-def test_the_odd_one_out_is_named_and_no_other(found: dict[str, Judged], check: str) -> None:
-    group = {name: judged for name, judged in found.items() if name.startswith(f"{check}/")}
+def test_the_odd_one_out_is_named_and_no_other(judged_nodes: dict[str, Judged], check: str) -> None:
+    group = {name: judged for name, judged in judged_nodes.items() if name.startswith(f"{check}/")}
     assert failing(group) == {f"{check}/n2": {check}}
 
 
-def test_alike_nodes_are_fine(found: dict[str, Judged]) -> None:
-    assert failing({name: judged for name, judged in found.items() if name.startswith("healthy")}) == {}
+def test_alike_nodes_are_fine(judged_nodes: dict[str, Judged]) -> None:
+    assert failing({name: judged for name, judged in judged_nodes.items() if name.startswith("healthy")}) == {}
 
 
 def dgx_os() -> dict[str, Case]:
@@ -97,8 +97,8 @@ def dgx_os() -> dict[str, Case]:
     return cases
 
 
-def test_dgx_os_of_another_release_is_told(found: dict[str, Judged]) -> None:
-    dgx_nodes = {name: judged for name, judged in found.items() if name.startswith("dgx/")}
+def test_dgx_os_of_another_release_is_told(judged_nodes: dict[str, Judged]) -> None:
+    dgx_nodes = {name: judged for name, judged in judged_nodes.items() if name.startswith("dgx/")}
     by_node = {name: next(c for c in j.checks if c.id == "fleet.dgx_os") for name, j in dgx_nodes.items()}
     assert {name for name, c in by_node.items() if c.status == "fail"} == {"dgx/rack3", "dgx/rack4"}
     assert {name for name, c in by_node.items() if c.status == "skip"} == {"dgx/plain5", "dgx/plain6", "dgx/plain7"}

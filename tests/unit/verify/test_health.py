@@ -83,7 +83,7 @@ def test_metrics_of_a_node() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the zip and what is expected."""
     monkeypatch.setenv("GPUPROV_HEALTH_LOCK", str(tmp_path / "lock"))
     monkeypatch.setenv("GPUPROV_HEALTH_LOOKS", str(tmp_path / "looks" / "last-look.json"))
@@ -98,10 +98,10 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_zip_judges_this_machine_with_the_standard_library_alone(place: Path) -> None:
-    done = run(place)
+def test_the_zip_judges_this_machine_with_the_standard_library_alone(state_dir: Path) -> None:
+    done = run(state_dir)
     assert (done.returncode, done.stderr) == (0, "")
-    out = place / "out" / "gpuprov.prom"
+    out = state_dir / "out" / "gpuprov.prom"
     metrics = samples(out.read_text())
     assert metrics["gpuprov_node_ok"] == 0, "this is no p4d"
     assert out.stat().st_mode & 0o777 == 0o644
@@ -109,19 +109,19 @@ def test_the_zip_judges_this_machine_with_the_standard_library_alone(place: Path
     assert re.search(r"^[a-z.]+: (fail|unknown): ", done.stdout, re.M)
 
 
-def test_expectations_that_can_not_be_read_are_no_healthy_node(place: Path) -> None:
-    (place / "expected.json").write_text("{")
-    done = run(place)
+def test_expectations_that_can_not_be_read_are_no_healthy_node(state_dir: Path) -> None:
+    (state_dir / "expected.json").write_text("{")
+    done = run(state_dir)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert samples((place / "out" / "gpuprov.prom").read_text())["gpuprov_node_ok"] == 0
+    assert samples((state_dir / "out" / "gpuprov.prom").read_text())["gpuprov_node_ok"] == 0
 
 
-def test_never_two_at_once(place: Path) -> None:
-    with (place / "lock").open("w") as lock:
+def test_never_two_at_once(state_dir: Path) -> None:
+    with (state_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run(place).returncode == 0
-    assert not (place / "out").exists()
+        assert run(state_dir).returncode == 0
+    assert not (state_dir / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_the_same_modules_give_the_same_zip() -> None:
 
 def test_the_zip_lies_in_the_cache_under_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    file = archive.place()
+    file = archive.write_archive()
     file.write_bytes(b"half")
-    assert archive.place().read_bytes() == archive.archive()
+    assert archive.write_archive().read_bytes() == archive.archive()
 
 
 def test_roles_get_it_where_it_is_wanted() -> None:

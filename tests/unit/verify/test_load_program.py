@@ -51,7 +51,7 @@ class Node:
 
 
 def test_no_two_gpus_copy_over_the_host_or_to_a_peer_at_once(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "near", lambda address: 1)
+    monkeypatch.setattr(program, "bind_to_gpu_node", lambda address: 1)
     turns = []
     for local in range(4):
         node = Node(local)
@@ -86,15 +86,15 @@ def test_a_process_is_bound_to_the_processors_beside_its_gpu(
     bound: list[set[int]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: bound.append(cpus))
     gpu_at(tmp_path, "1\n", "24-26,72\n")
-    assert program.near("0000:10:1c.0", str(tmp_path)) == 1
+    assert program.bind_to_gpu_node("0000:10:1c.0", str(tmp_path)) == 1
     assert bound == [{24, 25, 26, 72}]
 
 
 @pytest.mark.parametrize("numa", ["-1\n", "", "x"])
 def test_where_no_numa_node_is_known_the_result_says_none(program: Any, tmp_path: Path, numa: str) -> None:
     gpu_at(tmp_path, numa, "0-3\n")
-    assert program.near("0000:10:1c.0", str(tmp_path)) is None
-    assert program.near("", str(tmp_path)) is None
+    assert program.bind_to_gpu_node("0000:10:1c.0", str(tmp_path)) is None
+    assert program.bind_to_gpu_node("", str(tmp_path)) is None
 
 
 def test_processors_that_the_container_may_not_use_bind_to_nothing(
@@ -105,7 +105,7 @@ def test_processors_that_the_container_may_not_use_bind_to_nothing(
 
     monkeypatch.setattr(os, "sched_setaffinity", refused)
     gpu_at(tmp_path, "1\n", "24-26\n")
-    assert program.near("0000:10:1c.0", str(tmp_path)) is None
+    assert program.bind_to_gpu_node("0000:10:1c.0", str(tmp_path)) is None
 
 
 def test_without_a_gpu_library_the_address_is_unknown(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:

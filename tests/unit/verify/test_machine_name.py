@@ -8,7 +8,7 @@ from provisioner.catalog import load
 from provisioner.common.errors import GpuprovError
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
-from provisioner.verify.support_bundle.machine import tell
+from provisioner.verify.support_bundle.machine import identify
 
 
 def listed(model: str, count: int = 8) -> Bundle:
@@ -21,15 +21,15 @@ def listed(model: str, count: int = 8) -> Bundle:
     [("NVIDIA A100-SXM4-40GB", "dgx-a100-40gb"), ("NVIDIA A100-SXM4-80GB", "dgx-a100-80gb")],
 )
 def test_a_name_of_two_machine_types_is_decided_by_the_gpus(model: str, machine: str) -> None:
-    type_, reason = tell(read(listed(model)), "NVIDIA DGXA100 920-23687-2530-000", load())
+    type_, reason = identify(read(listed(model)), "NVIDIA DGXA100 920-23687-2530-000", load())
     assert (type_.name, f"8 x {model}" in reason) == (machine, True)
 
 
 def test_a_name_of_two_machine_types_without_gpus_tells_nothing() -> None:
     with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
-        tell(read(Bundle()), "NVIDIA DGXA100", load())
+        identify(read(Bundle()), "NVIDIA DGXA100", load())
 
 
 def test_a_name_of_one_machine_type_tells_it_without_gpus() -> None:
-    type_, reason = tell(read(Bundle()), "Amazon EC2 p4d.24xlarge", load())
+    type_, reason = identify(read(Bundle()), "Amazon EC2 p4d.24xlarge", load())
     assert (type_.name, reason) == ("p4d.24xlarge", "its firmware calls it p4d.24xlarge")

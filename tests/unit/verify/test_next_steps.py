@@ -130,7 +130,7 @@ def test_the_last_line_counts_the_nodes_that_are_wanted() -> None:
 
 
 def test_why_a_quick_look_was_enough_stands_below_the_verdict() -> None:
-    text = printed(report(node("a"), level="quick"), standing="quick was enough: nothing differs")
+    text = printed(report(node("a"), level="quick"), quick_note="quick was enough: nothing differs")
     assert text.endswith("healthy at level quick (SIMULATED hardware)\nquick was enough: nothing differs\n")
 
 

@@ -93,7 +93,7 @@ def fleet() -> Report:
 
 
 @pytest.fixture(scope="module")
-def seen(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+def layouts(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     scratch = tmp_path_factory.mktemp("page")
     previous_report = {
         "nodes": [{"name": n.name, "checks": [{"id": c.id, "status": "pass"} for c in n.checks]} for n in fleet.nodes]
@@ -104,8 +104,8 @@ def seen(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, d
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_text_lies_over_another_or_leaves_its_place(seen: dict[int, dict[str, Any]], width: int) -> None:
-    layout = seen[width]
+def test_no_text_lies_over_another_or_leaves_its_place(layouts: dict[int, dict[str, Any]], width: int) -> None:
+    layout = layouts[width]
     for text in ("What failed", "Since the run before", "Measured", "Pairs of nodes", "in quarantine by", "Nobody was"):
         assert text in layout["text"]
     assert layout["texts"] > 1000

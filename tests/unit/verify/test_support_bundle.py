@@ -25,7 +25,7 @@ from provisioner.verify.health import judge
 from provisioner.verify.parsers import nvidia_smi, rocm_smi
 from provisioner.verify.results import CheckResult
 from provisioner.verify.support_bundle import budget, journals, read
-from provisioner.verify.support_bundle.machine import tell
+from provisioner.verify.support_bundle.machine import identify
 from tests.support.healthy_bundle import capture, healthy
 
 RULE = "____________________________________________"
@@ -71,7 +71,7 @@ def test_a_bug_report_is_cut_and_each_part_is_told_by_its_content(tmp_path: Path
     facts = read_facts(supplied.bundle)
     assert facts.gpus_present == 8 and facts.module is not None and facts.module.version == "535.161.08"
     # Azure's kernel tells whose machine it is.
-    assert tell(facts, supplied.told, load())[0].name == "Standard_ND96isr_H100_v5"
+    assert identify(facts, supplied.told, load())[0].name == "Standard_ND96isr_H100_v5"
     checks = judged(supplied.bundle, "Standard_ND96isr_H100_v5")
     assert checks["gpu.xid"].status == "fail" and "79" in checks["gpu.xid"].message
     assert checks["ib.ports"].status == "unknown", "what is not in the report is never fine"
@@ -173,7 +173,7 @@ def test_a_sosreport_is_read_by_content_and_links_are_not_followed(tmp_path: Pat
     assert ("sosreport-n7/dmesg", "a link is not followed") in supplied.unplaced
     facts = read_facts(supplied.bundle)
     assert facts.log is not None and {x.code for x in facts.log.xids} == {48, 79}, "a fault in any log counts"
-    assert tell(facts, supplied.told, load())[0].name == "dgx-h100"
+    assert identify(facts, supplied.told, load())[0].name == "dgx-h100"
 
 
 def test_gpuprovs_own_bundle_in_an_archive_is_what_it_is_as_a_folder(tmp_path: Path) -> None:
@@ -287,20 +287,20 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     (tmp_path / "smi").write_text(capture("nvidia_smi/q-h100-8gpu-535.txt"))
     facts = read_facts(read(tmp_path / "smi").bundle)
     with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 could be any of .*dgx-h100"):
-        tell(facts, "", load())
+        identify(facts, "", load())
     line = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
     one_gpu = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
     with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 could be any of p5\.4xlarge, .*dgx-h100"):
-        tell(one_gpu, "", load())  # -L of one GPU may be a line of eight
+        identify(one_gpu, "", load())  # -L of one GPU may be a line of eight
     with pytest.raises(GpuprovError, match=r"could be p5\.4xlarge, or a machine that the catalogue has not"):
-        tell(one_gpu, "Amazon EC2", load())  # which sells one such GPU in several sizes
+        identify(one_gpu, "Amazon EC2", load())  # which sells one such GPU in several sizes
     with pytest.raises(GpuprovError, match=r"g9\.8xlarge is not a machine of the catalogue"):
-        tell(one_gpu, "Amazon EC2 g9.8xlarge", load())
+        identify(one_gpu, "Amazon EC2 g9.8xlarge", load())
     with pytest.raises(GpuprovError, match=r"could be"):
-        tell(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
-    assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
+        identify(facts, "QEMU Standard PC (Q35 + ICH9, 2009)", load())
+    assert identify(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
     with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
-        tell(read_facts(Bundle()), "", load())
+        identify(read_facts(Bundle()), "", load())
 
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -459,7 +459,7 @@ def test_fewer_gpus_than_any_machine_has_are_what_is_left_of_one(count: int) -> 
     )
     facts = read_facts(Bundle({"nvidia-smi.xml": Output(text)}))
     with pytest.raises(GpuprovError, match=rf"{count} x NVIDIA H100 80GB HBM3 could be a part of one of .*dgx-h100"):
-        tell(facts, "", load())
+        identify(facts, "", load())
 
 
 MODULE = "Handle 0x11{:02X}, DMI type 17, 92 bytes\nMemory Device\n\tSize: 64 GB\n\tLocator: DIMM_{}\n\tType: DDR5\n\n"

@@ -169,10 +169,10 @@ class SilentHost:
     """A host that does not answer, or whose connection fails."""
 
     def __init__(self, error: str = "") -> None:
-        self.error, self.asked = error, 0
+        self.error, self.query_count = error, 0
 
     def run(self, _: str) -> Result:
-        self.asked += 1
+        self.query_count += 1
         if self.error:  # as testinfra's: the result of the command, whose text has all of the script
             raise RuntimeError(SimpleNamespace(command=b"sh -c ...", stderr=f"{self.error}\n"))
         Event().wait(5)
@@ -190,7 +190,7 @@ def test_a_node_that_does_not_answer_fails_at_once(monkeypatch: pytest.MonkeyPat
     for command in ("nvidia-smi -q -x", "ibstat"):
         with pytest.raises(pytest.fail.Exception, match=reason):
             node.run(command, seconds=0)
-    assert host.asked == 1
+    assert host.query_count == 1
 
 
 def test_a_difference_from_an_unverified_fact_is_an_expected_failure() -> None:

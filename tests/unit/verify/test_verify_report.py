@@ -133,14 +133,14 @@ def test_the_page_needs_nothing_from_outside_and_its_tables_are_named(fleet: Rep
 
 
 @pytest.fixture(scope="module")
-def seen(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+def layouts(fleet: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     scratch = tmp_path_factory.mktemp("page")
     return chromium.measure(write(fleet, scratch / "report", title="vision"), [1400, 400], scratch)
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-def test_the_page_in_a_browser(fleet: Report, seen: dict[int, dict[str, Any]], width: int) -> None:
-    layout = seen[width]
+def test_the_page_in_a_browser(fleet: Report, layouts: dict[int, dict[str, Any]], width: int) -> None:
+    layout = layouts[width]
     assert layout["width"] == width
     assert layout["scroll"] <= width
     assert layout["wide"] == []

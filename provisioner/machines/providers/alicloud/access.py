@@ -28,7 +28,7 @@ class EcsAccess:
 
     def console(self, machine: str) -> str | None:
         try:
-            return self._shown(machine) or None
+            return self._console_output(machine) or None
         except Trouble:
             return None
 
@@ -36,7 +36,7 @@ class EcsAccess:
         until = time.monotonic() + WAIT_S
         while True:
             try:
-                if key := host_key_of(self._shown(machine)):
+                if key := host_key_of(self._console_output(machine)):
                     return key
             except Trouble:
                 return None
@@ -44,7 +44,7 @@ class EcsAccess:
                 return None
             time.sleep(PAUSE_S)
 
-    def _shown(self, machine: str) -> str:
+    def _console_output(self, machine: str) -> str:
         """What the console shows now; empty where it shows nothing. Raises Trouble."""
         answer = Region(self._region).ask("ecs", "GetInstanceConsoleOutput", InstanceId=machine, RemoveSymbols=True)
         try:

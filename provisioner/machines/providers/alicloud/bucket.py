@@ -19,7 +19,7 @@ from provisioner.common.preflight import Finding
 from provisioner.machines.providers.alicloud.oss import Oss, answered
 from provisioner.machines.providers.alicloud.state import OssState
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 LOST = {"FileAlreadyExists"}
@@ -62,7 +62,7 @@ class Bucket(StateFolder):
         try:
             return self._oss.account()
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     @cached_property
     def bucket(self) -> str:
@@ -119,7 +119,7 @@ class Bucket(StateFolder):
                 server_side_encryption_rule=models.ServerSideEncryptionRule(apply_server_side_encryption_by_default=rule),
             )  # fmt: skip
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def read(self, name: str, known: str | None = None) -> Blob | None:
         try:
@@ -138,7 +138,7 @@ class Bucket(StateFolder):
         except Trouble as error:
             if error.code in MISSING and self._state.create:
                 return None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         raise ProviderError(f"{self.where}/{name} changes too fast to be read", where="state", hint="run it again")
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
@@ -152,7 +152,7 @@ class Bucket(StateFolder):
         except Trouble as error:
             if error.code in LOST:
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def remove(self, name: str, previous_tag: str | None = None) -> None:
         try:
@@ -169,7 +169,7 @@ class Bucket(StateFolder):
                     if error.code not in LOST:
                         raise
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         raise ProviderError(f"{self.where}/{name} changes too fast to remove it", where="state", hint="run it again")
 
     def names(self) -> list[str]:
@@ -181,7 +181,7 @@ class Bucket(StateFolder):
         except Trouble as error:
             if error.code in MISSING and self._state.create:
                 return []
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         return [name for name, latest in newest.items() if latest.size]
 
     def _put(self, name: str, number: int, content: bytes) -> int:
@@ -227,7 +227,7 @@ class Bucket(StateFolder):
     def _ask(self, call: str, request: str, **arguments: Any) -> Any:
         return self._oss.ask(call, request, bucket=self.bucket, **arguments)
 
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         hint = HINTS.get(error.kind, "")
         if error.kind == "denied":
             hint = "the bucket is another account's, or `gpuprov docs alicloud state` has the missing policy"
@@ -243,4 +243,4 @@ def _age(answer: Any) -> float:
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    return whole(bytes(answered(stream.read)), "check who wrote it")
+    return refuse_oversized(bytes(answered(stream.read)), "check who wrote it")

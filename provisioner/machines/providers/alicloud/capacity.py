@@ -23,23 +23,23 @@ class EcsCapacity:
     """See providers/capacity.py for the contract."""
 
     def __init__(self, site_context: Place, site: AlicloudSite) -> None:
-        self._place, self._site = site_context, site
+        self._site_context, self._site = site_context, site
         self.region = site.region
 
     @property
-    def named(self) -> Sequence[str]:
+    def listed_zones(self) -> Sequence[str]:
         """The zones that cluster.yaml names: as `zones`, or by a vSwitch in each."""
         return self._site.zones or (tuple(self._site.vpc.vswitches) if self._site.vpc else ())
 
     def zones(self, plan: Plan) -> Sequence[str]:
         """cluster.yaml's zones in its order, or those that sell every machine of the site, those with stock first,
         found once and kept."""
-        workspace = self._place.workspace
+        workspace = self._site_context.workspace
         choices = Choices.read(workspace)
-        if self.named or choices.zones:
-            return self.named or choices.zones
+        if self.listed_zones or choices.zones:
+            return self.listed_zones or choices.zones
         region = Region(self.region)
-        names = sorted({group.machine.name for group in plan.groups if group.site == self._place.site})
+        names = sorted({group.machine.name for group in plan.groups if group.site == self._site_context.site})
         try:
             sold = [zones_selling(region, name) for name in names]
         except Trouble as error:
@@ -57,7 +57,7 @@ class EcsCapacity:
         findings: list[Finding] = []
         for group in plan.groups:
             missing_count = sum(name not in existing_nodes for name in group.node_names())
-            if group.site == self._place.site and group.spec.capacity.probe and missing_count:
+            if group.site == self._site_context.site and group.spec.capacity.probe and missing_count:
                 findings.append(self._listed(plan, group, missing_count))
         return findings
 
@@ -73,9 +73,9 @@ class EcsCapacity:
             status = "warning" if group.spec.capacity.fallback else "blocks"
             return Finding(status, subject, message, LATER, no_capacity=True)  # type: ignore[arg-type]
         if missing_count == group.spec.count:  # none stands in another zone
-            choices = Choices.read(self._place.workspace)
+            choices = Choices.read(self._site_context.workspace)
             choices.taken[group.name] = Way(kind, zone)
-            choices.write(self._place.workspace)
+            choices.write(self._site_context.workspace)
         message = f"{group.machine.name} is listed in stock in {zone}; how many, Alibaba Cloud does not say"
         return Finding("ok", subject, message)
 

@@ -59,7 +59,7 @@ class Region:
         self._clients: dict[str, Any] = {}
         self._credential: Any = None
 
-    def beside(self, name: str) -> Region:
+    def in_region(self, name: str) -> Region:
         """Another region with the same credentials."""
         other = Region(name)
         other._credential = self._credential

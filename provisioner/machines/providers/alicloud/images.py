@@ -43,7 +43,7 @@ class EcsImages(RegionalImages):
             )
             raise ProviderError(
                 f"image.targets.*.share_with: {subject} encrypted with ECS's own key, which no other account can use",
-                where=f"site {self._place.site}",
+                where=f"site {self._site_context.site}",
                 hint="leave out copy_to"
                 if copy_regions and self._site.kms_key
                 else "set sites.*.kms_key to your own key",
@@ -76,7 +76,7 @@ class EcsImages(RegionalImages):
     def share(self, region: str, image: str, accounts: Sequence[str]) -> None:
         self._ask(region, "ModifyImageSharePermission", ImageId=image, AddAccount=list(accounts))
 
-    def named(self, region: str, name: str) -> Described | None:
+    def find_by_name(self, region: str, name: str) -> Described | None:
         return self._image(region, ImageName=name)
 
     def described(self, region: str, image: str) -> Described | None:
@@ -86,12 +86,12 @@ class EcsImages(RegionalImages):
         if image.snapshots:
             mark = _rows({PART_OF: image.id})
             self._ask(region, "TagResources", ResourceType="snapshot", ResourceId=list(image.snapshots), Tag=mark)
-        self._ask(region, "DeleteImage", gone=True, ImageId=image.id)
+        self._ask(region, "DeleteImage", absent_ok=True, ImageId=image.id)
 
     def sweep(self, region: str, image: str) -> None:
         for row in self._all(region, "DescribeSnapshots", "Snapshots", "Snapshot", Tag=_rows({PART_OF: image})):
             if written.of(row).get(PART_OF) == image:
-                self._ask(region, "DeleteSnapshot", gone=True, SnapshotId=str(row["SnapshotId"]))
+                self._ask(region, "DeleteSnapshot", absent_ok=True, SnapshotId=str(row["SnapshotId"]))
 
     def machines(self, region: str, image: str) -> list[str]:
         rows = self._all(region, "DescribeInstances", "Instances", "Instance", ImageId=image)
@@ -111,15 +111,15 @@ class EcsImages(RegionalImages):
 
     def _region(self, name: str) -> Region:
         if name not in self._regions:
-            self._regions[name] = self._regions[self._home].beside(name)
+            self._regions[name] = self._regions[self._home].in_region(name)
         return self._regions[name]
 
-    def _ask(self, region: str, action: str, *, gone: bool = False, **arguments: Any) -> dict[str, Any]:
-        """`gone`: what is not there is fine."""
+    def _ask(self, region: str, action: str, *, absent_ok: bool = False, **arguments: Any) -> dict[str, Any]:
+        """`absent_ok`: what is not there is fine."""
         try:
             return self._region(region).ask("ecs", action, **arguments)
         except Trouble as error:
-            if gone and error.kind == "absent":
+            if absent_ok and error.kind == "absent":
                 return {}
             raise self._error(error, action) from None
 
@@ -133,7 +133,7 @@ class EcsImages(RegionalImages):
 
     def _error(self, error: Trouble, action: str) -> ProviderError:
         hint = f"allow ecs:{action} (`gpuprov docs alicloud image`)" if error.kind == "denied" else "run it again"
-        return ProviderError(f"{action}: {error}", where=f"site {self._place.site}", hint=hint)
+        return ProviderError(f"{action}: {error}", where=f"site {self._site_context.site}", hint=hint)
 
 
 def _rows(tags: Mapping[str, str]) -> list[dict[str, str]]:

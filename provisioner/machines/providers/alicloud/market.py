@@ -27,7 +27,7 @@ class Ecs:
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}
-        self._trouble: Trouble | None = None
+        self._account_error: Trouble | None = None
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
@@ -59,17 +59,17 @@ class Ecs:
     def _reached(self, name: str) -> Region:
         """The region, where these credentials are good for it. Raises Unanswered."""
         with self._lock:
-            if self._trouble is not None:
-                raise _unanswered(self._trouble, "sts:GetCallerIdentity")
+            if self._account_error is not None:
+                raise _unanswered(self._account_error, "sts:GetCallerIdentity")
             if not self._regions:
                 self._regions[name] = Region(name)
                 try:
                     self._regions[name].ask("sts", "GetCallerIdentity")
                 except Trouble as error:
-                    self._trouble = error
+                    self._account_error = error
                     raise _unanswered(error, "sts:GetCallerIdentity") from None
             if name not in self._regions:
-                self._regions[name] = next(iter(self._regions.values())).beside(name)
+                self._regions[name] = next(iter(self._regions.values())).in_region(name)
         return self._regions[name]
 
 

@@ -33,7 +33,12 @@ class EcsModule(Module):
     def __init__(
         self, site_context: Place, site: AlicloudSite, capacity: EcsCapacity, public_address: PublicAddress
     ) -> None:
-        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
+        self._site_context, self._site, self._capacity, self._public_address = (
+            site_context,
+            site,
+            capacity,
+            public_address,
+        )
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         return {"alicloud": ProviderBlock("aliyun/alicloud", VERSION, {"region": self._site.region})}
@@ -42,10 +47,10 @@ class EcsModule(Module):
         return client.environment()
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, site_context = self._site, self._place
+        site, site_context = self._site, self._site_context
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
-        if self._here.asked(plan):
-            allow = [self._here.network]
+        if self._public_address.is_needed(plan):
+            allow = [self._public_address.network]
         choices = Choices.read(site_context.workspace)
         groups = [group for group in plan.groups if group.site == site_context.site]
         wait, nas = plan.spec.timeouts.machine_s, site.storage.nas
@@ -79,7 +84,7 @@ class EcsModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.boots} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._site_context.site}",
                 hint="run `gpuprov lock` again, signed in to Alibaba Cloud",
             )
         return {
@@ -90,7 +95,7 @@ class EcsModule(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.alicloud_instance.node["{node}"]'
@@ -110,7 +115,7 @@ class EcsModule(Module):
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        site_context = self._place
+        site_context = self._site_context
         try:
             rows = tags.instances(Region(self._site.region), site_context.cluster, site_context.site)
         except Trouble as error:

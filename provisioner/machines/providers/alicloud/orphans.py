@@ -11,7 +11,7 @@ from provisioner.machines.providers.alicloud import errors, roles, tagged_resour
 from provisioner.machines.providers.alicloud.client import Region
 from provisioner.machines.providers.alicloud.findings import credentials
 from provisioner.machines.providers.orphans import Found, Thing
-from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
+from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, query
 from provisioner.machines.providers.trouble import Trouble, gone_is_fine
 
 HOW: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
@@ -43,7 +43,7 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
+        return query(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, resource: Thing) -> None:
         if resource.kind == roles.KIND:
@@ -53,8 +53,8 @@ class InRegion(Removal):
         with gone_is_fine():
             self._region.ask(service, call, **arguments(resource.id))
 
-    def standing(self, kind: str) -> set[str]:
-        return tagged_resources.standing(self._region, kind)
+    def existing_ids(self, kind: str) -> set[str]:
+        return tagged_resources.existing_ids(self._region, kind)
 
     def busy(self, error: Trouble) -> bool:
         return errors.read(Diagnostic(f"Code: {error.code}, Message: {error.message}")).kind == "conflict"

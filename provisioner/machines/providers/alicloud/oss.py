@@ -36,12 +36,12 @@ class Oss:
     def ask(self, call: str, request: str, **arguments: Any) -> Any:
         """The answer to one call, put_object and PutObjectRequest for example. Raises Trouble, GpuprovError without
         the SDK."""
-        oss_client = self._made()
+        oss_client = self._open_client()
         import alibabacloud_oss_v2 as sdk
 
         return answered(lambda: getattr(oss_client, call)(getattr(sdk, request)(**arguments)))
 
-    def _made(self) -> Any:
+    def _open_client(self) -> Any:
         if self._client is None:
             installed()
             import alibabacloud_oss_v2 as sdk

@@ -35,7 +35,7 @@ def preflight(
     """Everything about these groups of one region. `zones`: those that cluster.yaml names; `images`: group → id;
     `existing_nodes`: names of their nodes that stand already, so that an `up` of a running fleet does not ask for room
     twice."""
-    findings = [who(region)]
+    findings = [caller_identity(region)]
     if findings[0].status == "blocks":
         return findings
     findings += _zones(region, zones)
@@ -50,7 +50,7 @@ def preflight(
     return findings
 
 
-def who(region: Region) -> Finding:
+def caller_identity(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     return signed_in(lambda: region.ask("sts", "GetCallerIdentity"), "AccountId", credentials)
 

@@ -15,7 +15,7 @@ from provisioner.machines.providers.alicloud.capacity import EcsCapacity
 from provisioner.machines.providers.alicloud.client import Region
 from provisioner.machines.providers.alicloud.images import EcsImages
 from provisioner.machines.providers.alicloud.module import EcsModule
-from provisioner.machines.providers.alicloud.preflight import preflight, who
+from provisioner.machines.providers.alicloud.preflight import caller_identity, preflight
 from provisioner.machines.providers.alicloud.site import AlicloudSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -35,24 +35,26 @@ class Alicloud(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, AlicloudSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public" and self._site.jump is None)
+        self._public_address = PublicAddress(called=self._site.internet == "public" and self._site.jump is None)
         self._zones = EcsCapacity(site_context, self._site)
         self.capacity = self._zones
         self.access = EcsAccess(self._site.region)
         self.images = EcsImages(site_context, self._site)
-        self.module = EcsModule(site_context, self._site, self._zones, self._here)
+        self.module = EcsModule(site_context, self._site, self._zones, self._public_address)
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
 
     def who(self) -> Finding:
-        return who(Region(self._site.region))
+        return caller_identity(Region(self._site.region))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         settings, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
         images = {group.name: base.id if (base := plan.base(group)) else None for group in groups}
-        findings = preflight(Region(settings.region), settings, groups, self._zones.named, images, existing_nodes)
+        findings = preflight(
+            Region(settings.region), settings, groups, self._zones.listed_zones, images, existing_nodes
+        )
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
@@ -66,9 +68,9 @@ class Alicloud(Provider):
                 f"`gpuprov down` removes the NAS file system at {path} with its data; its price is in no figure here"
             )
             findings.append(Finding("warning", "storage", message, "keep a copy of what has to stay"))
-        if self._here.asked(plan):
+        if self._public_address.is_needed(plan):
             try:
-                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._public_address.network} alone"))
             except GpuprovError as error:
                 findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return findings
@@ -82,7 +84,7 @@ class Alicloud(Provider):
         return in_region.orphans(region)
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, own_reason=SOMEWHERE)
 
 
 PROVIDER = Alicloud

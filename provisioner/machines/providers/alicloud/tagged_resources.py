@@ -79,7 +79,7 @@ def find(region: Region) -> Found:
     return Found(tuple(resources), tuple(puzzles))
 
 
-def standing(region: Region, kind: str) -> set[str]:
+def existing_ids(region: Region, kind: str) -> set[str]:
     """The ids of a kind that are not gone yet. Raises Trouble."""
     (row,) = [candidate for candidate in KINDS if candidate.title == kind]
     return {

@@ -17,7 +17,7 @@ from provisioner.common.preflight import Finding
 from provisioner.machines.providers.aws.client import Region
 from provisioner.machines.providers.aws.state import S3State
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
@@ -81,7 +81,7 @@ class Bucket(StateFolder):
             )
             self._close()
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def _close(self) -> None:
         rule = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": self._state.kms_key} if self._state.kms_key else {
@@ -137,7 +137,7 @@ class Bucket(StateFolder):
                 return Blob(b"", known)
             if error.code in GONE or (error.code in MISSING and self._state.create):
                 return None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         match = {"IfMatch": previous_tag} if previous_tag else {"IfNoneMatch": "*"}
@@ -147,7 +147,7 @@ class Bucket(StateFolder):
         except Trouble as error:
             if error.code in LOST or (error.code in GONE and previous_tag):
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def remove(self, name: str, previous_tag: str | None = None) -> None:
         match = {"IfMatch": previous_tag} if previous_tag else {}
@@ -158,7 +158,7 @@ class Bucket(StateFolder):
                 raise Conflict(f"{self.where}/{name}") from None
             if error.code in GONE:
                 return
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
@@ -174,7 +174,7 @@ class Bucket(StateFolder):
         except Trouble as error:
             if error.code in MISSING and self._state.create:
                 return []
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         return [entry["Key"].removeprefix(folder) for entry in entries]
 
     def _s3(self, call: str, **arguments: Any) -> dict[str, Any]:
@@ -184,9 +184,9 @@ class Bucket(StateFolder):
         try:
             return self._region.ask(service, call)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         hint = HINTS.get(error.kind, "")
         if error.code == "403" or error.kind == "denied":
             hint = "the bucket is another account's, or `gpuprov docs aws state` has the missing policy"
@@ -204,4 +204,4 @@ def _body(stream: Any) -> bytes:
     ours."""
     from provisioner.machines.providers.aws.client import answered
 
-    return whole(answered(lambda: stream.read(LIMIT + 1)), VERSIONS)
+    return refuse_oversized(answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

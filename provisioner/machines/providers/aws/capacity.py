@@ -22,17 +22,17 @@ class Ec2Capacity:
     """See providers/capacity.py for the contract."""
 
     def __init__(self, site_context: Place, site: AwsSite) -> None:
-        self._place, self._site = site_context, site
+        self._site_context, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:
         """cluster.yaml's zones in its order, or those that sell every machine of the site, found once and kept."""
-        workspace = self._place.workspace
+        workspace = self._site_context.workspace
         choices = Choices.read(workspace)
         if self._site.zones or choices.zones:
             return self._site.zones or choices.zones
         region = Region(self.region)
-        names = sorted({group.machine.name for group in plan.groups if group.site == self._place.site})
+        names = sorted({group.machine.name for group in plan.groups if group.site == self._site_context.site})
         try:
             sold = [set(zones_selling(region, name)) for name in names]
         except Trouble as error:
@@ -46,23 +46,27 @@ class Ec2Capacity:
         return choices.zones
 
     def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
-        site_groups = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        site_groups = [
+            group for group in plan.groups if group.site == self._site_context.site and group.spec.capacity.probe
+        ]
         zones, findings = self.zones(plan), list[Finding]()
         for group in site_groups:
             missing_count = sum(name not in existing_nodes for name in group.node_names())
             if missing_count:
-                option, option_findings = probe.ask(Region(self.region), group, missing_count, zones, self._place)
+                option, option_findings = probe.ask(
+                    Region(self.region), group, missing_count, zones, self._site_context
+                )
                 findings += option_findings
                 if option is not None and missing_count == group.spec.count:  # none stands in another zone
-                    choices = Choices.read(self._place.workspace)
+                    choices = Choices.read(self._site_context.workspace)
                     choices.taken[group.name] = option
-                    choices.write(self._place.workspace)
+                    choices.write(self._site_context.workspace)
         return findings
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:
         region, end_times = Region(self.region), dict[str, datetime]()
         for group in plan.groups:
-            if group.site == self._place.site and group.spec.capacity.kind == "block":
+            if group.site == self._site_context.site and group.spec.capacity.kind == "block":
                 try:
                     ends = reservations.end(region, group)
                 except Trouble as error:

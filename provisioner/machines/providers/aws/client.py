@@ -38,18 +38,18 @@ class Region:
         self._session: Session | None = None
         self._making = threading.Lock()
 
-    def beside(self, name: str) -> Region:
+    def in_region(self, name: str) -> Region:
         """Another region with the same credentials, and what was read of the services' descriptions. Raises Trouble."""
         other = Region(name, self._endpoint)
-        other._session, other._making = self._own(), self._making
+        other._session, other._making = self._open_session(), self._making
         return other
 
     def partition(self) -> str:
         """The partition that the region is in: aws, aws-cn, aws-us-gov … Raises Trouble for a region of none."""
-        session = self._own()
+        session = self._open_session()
         return answered(lambda: str(session.get_partition_for_region(self.name)))
 
-    def _own(self) -> Session:
+    def _open_session(self) -> Session:
         import boto3
 
         # A session of its own: boto3's shared one keeps the credentials that it first found.
@@ -64,7 +64,7 @@ class Region:
             retries = {"mode": "standard", "max_attempts": ATTEMPTS}
             config = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries=retries)
             with self._making:  # a session may not make two clients at once
-                session = self._own()
+                session = self._open_session()
                 self._clients[service] = answered(
                     lambda: session.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
                 )

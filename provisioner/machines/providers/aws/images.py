@@ -36,9 +36,9 @@ class Ec2Images:
     """See providers/images.py for the contract. `pause_s`: between two looks."""
 
     def __init__(self, site_context: Place, site: AwsSite, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._site, self._pause_s = site_context, site, pause_s
+        self._site_context, self._site, self._pause_s = site_context, site, pause_s
         self._home = Region(site.region)
-        self._others: dict[str, Region] = {}
+        self._other_regions: dict[str, Region] = {}
 
     def builder(self, group: PlannedGroup, requested_type: str | None) -> str:
         return builder_of("aws", group, requested_type)
@@ -55,7 +55,7 @@ class Ec2Images:
             report(f"stopping {node.id}")
             self._ask(self._home, "stop_instances", InstanceIds=[node.id])
             until(
-                lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S, where=self._place.site,
+                lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S, where=self._site_context.site,
                 pause_s=self._pause_s,
             )  # fmt: skip
             answer = self._ask(
@@ -91,7 +91,7 @@ class Ec2Images:
             row = self._row(region_client, ImageIds=[number])
             if row is not None:
                 if not tags.items() <= tags_of(row).items():
-                    raise not_ours(number, region, self._place.site)
+                    raise not_ours(number, region, self._site_context.site)
                 # once the image is gone nothing says what it consisted of
                 self._ask(region_client, "create_tags", Resources=_snapshots(row), Tags=rows_of({PART_OF: number}))
                 self._ask(region_client, "deregister_image", ImageId=number)
@@ -172,11 +172,11 @@ class Ec2Images:
         if name == self._site.region:
             return self._home
         try:
-            if name not in self._others:
-                self._others[name] = self._home.beside(name)
+            if name not in self._other_regions:
+                self._other_regions[name] = self._home.in_region(name)
         except Trouble as error:
             raise self._error(error, name) from None
-        return self._others[name]
+        return self._other_regions[name]
 
     def _ask(self, region_client: Region, call: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -187,7 +187,7 @@ class Ec2Images:
     def _error(self, error: Trouble, subject: str) -> ProviderError:
         action = "".join(part.capitalize() for part in subject.split("_"))
         hint = f"allow ec2:{action} (`gpuprov docs aws image`)" if error.kind == "denied" else "run it again"
-        return ProviderError(f"{subject}: {error}", where=f"site {self._place.site}", hint=hint)
+        return ProviderError(f"{subject}: {error}", where=f"site {self._site_context.site}", hint=hint)
 
 
 def _marked(name: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:

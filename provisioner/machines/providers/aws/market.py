@@ -27,7 +27,7 @@ class Ec2:
         self._new = region
         self._regions: dict[str, Region] = {}
         self._partition = ""
-        self._trouble: Trouble | None = None
+        self._account_error: Trouble | None = None
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
@@ -65,17 +65,17 @@ class Ec2:
         """The region, where these credentials are good for it. Raises Unanswered."""
         with self._lock:
             try:
-                if self._trouble is not None:
-                    raise self._trouble
+                if self._account_error is not None:
+                    raise self._account_error
                 if not self._regions:
                     self._regions[name] = self._new(name)
                     caller = self._regions[name].ask("sts", "get_caller_identity")
                     self._partition = str(caller["Arn"]).split(":")[1]
                 if name not in self._regions:
-                    self._regions[name] = next(iter(self._regions.values())).beside(name)
+                    self._regions[name] = next(iter(self._regions.values())).in_region(name)
                 partition = self._regions[name].partition()
             except Trouble as error:
-                self._trouble = error
+                self._account_error = error
                 raise unanswered(error, "sts:GetCallerIdentity") from None
         if partition != self._partition:
             message = f"not signed in there: {name} is in {partition}, these credentials are of {self._partition}"

@@ -34,17 +34,22 @@ class Ec2Module(Module):
     def __init__(
         self, site_context: Place, site: AwsSite, capacity: Ec2Capacity, public_address: PublicAddress
     ) -> None:
-        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
+        self._site_context, self._site, self._capacity, self._public_address = (
+            site_context,
+            site,
+            capacity,
+            public_address,
+        )
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         configuration = {"region": self._site.region, "max_retries": RETRIES}
         return {"aws": ProviderBlock("hashicorp/aws", VERSION, configuration)}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, site_context = self._site, self._place
+        site, site_context = self._site, self._site_context
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
-        if self._here.asked(plan):
-            allow = [self._here.network]
+        if self._public_address.is_needed(plan):
+            allow = [self._public_address.network]
         zones = self._capacity.zones(plan)
         choices = Choices.read(site_context.workspace)
         groups = [group for group in plan.groups if group.site == site_context.site]
@@ -79,7 +84,7 @@ class Ec2Module(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.boots} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._site_context.site}",
                 hint="run `gpuprov lock` again, signed in to AWS",
             )
         return {
@@ -91,7 +96,7 @@ class Ec2Module(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'
@@ -108,7 +113,7 @@ class Ec2Module(Module):
         return (f'module.site.aws_eip_association.node["{node}"]',)
 
     def standing(self) -> list[Standing]:
-        site_context = self._place
+        site_context = self._site_context
         try:
             rows = _machines(Region(self._site.region), site_context.cluster, site_context.site)
         except Trouble as error:

@@ -11,7 +11,7 @@ from provisioner.machines.providers.aws.client import Region
 from provisioner.machines.providers.aws.delete import close, delete
 from provisioner.machines.providers.aws.findings import credentials
 from provisioner.machines.providers.orphans import Found, Thing
-from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, Tell, asked
+from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, Tell, query
 from provisioner.machines.providers.trouble import Trouble
 
 BUSY = {
@@ -40,13 +40,13 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
+        return query(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, resource: Thing) -> None:
         delete(self._region, resource.kind, resource.id)
 
-    def standing(self, kind: str) -> set[str]:
-        return tagged_resources.standing(self._region, kind)
+    def existing_ids(self, kind: str) -> set[str]:
+        return tagged_resources.existing_ids(self._region, kind)
 
     def busy(self, error: Trouble) -> bool:
         return error.code in BUSY

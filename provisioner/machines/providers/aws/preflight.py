@@ -24,11 +24,11 @@ def preflight(
     *,
     own_vpc: bool,
     internet: str = "none",
-    there: Collection[str] = (),
+    existing_nodes: Collection[str] = (),
 ) -> list[Finding]:
-    """Everything about these groups of one region. `there`: names of their nodes that stand already, so that an `up` of
-    a running fleet does not ask for room twice. `internet`: as in cluster.yaml."""
-    findings = [who(region)]
+    """Everything about these groups of one region. `existing_nodes`: names of their nodes that exist, so
+    that an `up` of a running fleet does not ask for room twice. `internet`: as in cluster.yaml."""
+    findings = [caller_identity(region)]
     if findings[0].status == "blocks":
         return findings
     findings += _zones(region, zones)
@@ -38,16 +38,16 @@ def preflight(
     findings += [finding for group in groups for finding in _offered(region, group, zones)]
     findings += [finding for group in groups for finding in _efa(group, described.get(group.machine.name))]
     findings += [finding for group in groups for finding in reservations.findings(region, group, zones)]
-    findings += quotas.room(region, groups, described, there)
-    if own_vpc and not there:
+    findings += quotas.room(region, groups, described, existing_nodes)
+    if own_vpc and not existing_nodes:
         findings += _vpcs(region)
     findings += _addresses(
-        region, groups, described, there, nat=internet == "nat" and own_vpc, public=internet == "public"
+        region, groups, described, existing_nodes, nat=internet == "nat" and own_vpc, public=internet == "public"
     )
     return findings
 
 
-def who(region: Region) -> Finding:
+def caller_identity(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     return signed_in(lambda: region.ask("sts", "get_caller_identity"), "Account", credentials)
 

@@ -57,7 +57,7 @@ def ask(
             text = f"api error {api_error.code}: {api_error.message}" if api_error.code else api_error.message
             error = errors.read(Diagnostic(text), region.name, group, Way("on-demand", zone))
             status = "warning" if error.then in ("zone", "kind") else "unknown"
-            findings.append(Finding(status, subject, f"{machines} in {zone}: {error.said}", error.hint))  # type: ignore[arg-type]
+            findings.append(Finding(status, subject, f"{machines} in {zone}: {error.summary}", error.hint))  # type: ignore[arg-type]
             if api_error.kind == "silent" or api_error.code in UNCLEAR:
                 findings += _release_unanswered(region, subject, token)
             if error.then != "zone":

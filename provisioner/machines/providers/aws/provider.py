@@ -16,7 +16,7 @@ from provisioner.machines.providers.aws.capacity import Ec2Capacity
 from provisioner.machines.providers.aws.client import Region
 from provisioner.machines.providers.aws.images import Ec2Images
 from provisioner.machines.providers.aws.module import Ec2Module
-from provisioner.machines.providers.aws.preflight import preflight, who
+from provisioner.machines.providers.aws.preflight import caller_identity, preflight
 from provisioner.machines.providers.aws.site import AwsSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -41,9 +41,9 @@ class Aws(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, AwsSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
+        self._public_address = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
         self.capacity = Ec2Capacity(site_context, self._site)
-        self.module = Ec2Module(site_context, self._site, self.capacity, self._here)
+        self.module = Ec2Module(site_context, self._site, self.capacity, self._public_address)
         self.access = Ec2Access(self._site)
         self.images = Ec2Images(site_context, self._site)
 
@@ -62,14 +62,14 @@ class Aws(Provider):
         return image.vendor_image(Region(self._site.region), name)
 
     def who(self) -> Finding:
-        return who(Region(self._site.region))
+        return caller_identity(Region(self._site.region))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         settings, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
         findings = preflight(
             Region(settings.region), groups, settings.zones, own_vpc=settings.vpc is None, internet=settings.internet,
-            there=existing_nodes,
+            existing_nodes=existing_nodes,
         )  # fmt: skip
         if findings[0].status == "ok":
             findings += self._permitted(plan, groups)
@@ -92,9 +92,9 @@ class Aws(Provider):
                 findings.append(
                     Finding("unknown", f"capacity of {group.name}", message, "capacity.probe: true asks before")
                 )
-        if self._here.asked(plan):
+        if self._public_address.is_needed(plan):
             try:
-                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._public_address.network} alone"))
             except GpuprovError as error:
                 findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return findings
@@ -110,7 +110,7 @@ class Aws(Provider):
 
     def clean(self, events: Events) -> list[str]:
         # IAM can't say who uses a role; this one is of nobody else.
-        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, own_reason=SOMEWHERE)
 
 
 def _program(name: str) -> Finding:

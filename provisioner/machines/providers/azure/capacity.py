@@ -23,7 +23,7 @@ class AzureCapacity:
     """See providers/capacity.py for the contract."""
 
     def __init__(self, site_context: Place, site: AzureSite) -> None:
-        self._place, self._site = site_context, site
+        self._site_context, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:  # noqa: ARG002
@@ -39,7 +39,7 @@ class AzureCapacity:
             Finding("unknown", f"group {group.name}", "capacity is known only when the machines are created",
                     "capacity.probe does nothing at Azure")
             for group in plan.groups
-            if group.site == self._place.site and group.spec.capacity.probe
+            if group.site == self._site_context.site and group.spec.capacity.probe
         ]  # fmt: skip
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002

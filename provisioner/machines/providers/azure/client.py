@@ -79,11 +79,11 @@ CLIENTS = {
 
 
 class Subscription:
-    """A subscription of one of the Azures, asked with Terraform's own credentials. `given`: a credential of tests'."""
+    """A subscription of one of the Azures, asked with Terraform's credentials. `test_credential`: that of tests."""
 
-    def __init__(self, site: AzureSite, given: Any = None) -> None:
+    def __init__(self, site: AzureSite, test_credential: Any = None) -> None:
         self.site, self.region, self.cloud = site, site.region, CLOUDS[site.environment]
-        self._given, self._clients, self._making = given, dict[str, Any](), threading.Lock()
+        self._test_credential, self._clients, self._making = test_credential, dict[str, Any](), threading.Lock()
 
     @cached_property
     def id(self) -> str:
@@ -96,7 +96,7 @@ class Subscription:
 
     @cached_property
     def credential(self) -> Any:
-        return self._given or credential_of(self.cloud)
+        return self._test_credential or credential_of(self.cloud)
 
     @cached_property
     def _plain(self) -> Any:
@@ -110,10 +110,10 @@ class Subscription:
         require()
         with self._making:
             if name not in self._clients:
-                self._clients[name] = answered(lambda: self._made(name))
+                self._clients[name] = answered(lambda: self._open_client(name))
         return self._clients[name]
 
-    def _made(self, name: str) -> Any:
+    def _open_client(self, name: str) -> Any:
         module, of = CLIENTS[name]
         return getattr(import_module(module), of)(
             self.credential, self.id, self.cloud.arm, credential_scopes=[self.cloud.scope],
@@ -299,7 +299,7 @@ def _error_text(error: Any) -> tuple[str, str]:
         body = {}
     details = body.get("error", body) if isinstance(body, Mapping) else {}
     if not isinstance(details, Mapping) or not details.get("code"):
-        code = word(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
+        code = enum_text(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
         return " ".join(str(getattr(error, "message", "") or error).split())[:2000], code
     while details.get("details") and isinstance(details["details"], list) and details["details"][0].get("code"):
         details = details["details"][0]
@@ -326,6 +326,6 @@ def parts(resource: str) -> Mapping[str, str]:
     return {kind.lower(): name for kind, name in zip(segments[::2], segments[1::2], strict=False)}
 
 
-def word(value: Any) -> str:
+def enum_text(value: Any) -> str:
     """A value of the SDK's enumerations as Azure writes it."""
     return str(getattr(value, "value", value) or "")

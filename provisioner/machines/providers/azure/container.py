@@ -25,12 +25,12 @@ from provisioner.machines.providers.azure.client import (
     Cloud,
     answered,
     credential_of,
+    enum_text,
     require,
-    word,
 )
 from provisioner.machines.providers.azure.state import AzurermState
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.trouble import Trouble
 
 T = TypeVar("T")
@@ -46,13 +46,13 @@ HINTS = {
 
 
 class Container(StateFolder):
-    """One cluster's folder in a container. `given`: a credential of tests'."""
+    """One cluster's folder in a container. `test_credential`: that of tests."""
 
     missing = ("ContainerNotFound",)
 
-    def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, given: Any = None) -> None:
+    def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, test_credential: Any = None) -> None:
         super().__init__(state, cluster)
-        self._cloud, self._state, self._given = cloud, state, given
+        self._cloud, self._state, self._test_credential = cloud, state, test_credential
 
     @property
     def where(self) -> str:
@@ -69,7 +69,7 @@ class Container(StateFolder):
 
         # Its own retries wait 15 s and more each.
         return BlobServiceClient(
-            self._url, credential=self._given or credential_of(self._cloud), connection_timeout=CONNECT_S,
+            self._url, credential=self._test_credential or credential_of(self._cloud), connection_timeout=CONNECT_S,
             read_timeout=READ_S, retry_total=RETRIES, initial_backoff=min(1, MOST_WAIT_S), increment_base=2,
         )  # fmt: skip
 
@@ -98,16 +98,16 @@ class Container(StateFolder):
         self._ask(lambda: self._container.create_container(metadata={"gpuprov": "state"}))
 
     def _just_made(self) -> list[Finding]:
-        return self._kept()
+        return self._account_findings()
 
     def _looked_at(self, info: Any) -> list[Finding]:
-        wrong = self._kept()
+        wrong = self._account_findings()
         if info.public_access:
             message = f"everybody may read {self._state.container}: a state has secrets"
             wrong.append(Finding("blocks", "state", message, "take public access from the container"))
         return wrong or [Finding("ok", "state", self.where)]
 
-    def _kept(self) -> list[Finding]:
+    def _account_findings(self) -> list[Finding]:
         """Whether what is overwritten or deleted can be had back."""
         subject = f"{self._state.account} keeps deleted blobs"
         try:
@@ -145,10 +145,10 @@ class Container(StateFolder):
             if error.code == "BlobNotFound" or (error.code == "ContainerNotFound" and self._state.create):
                 return None
             if error.code != "InvalidRange":
-                raise self._told(error) from None
+                raise self._store_error(error) from None
             content, properties = self._ask(emptied)
         date = dates[-1] if dates else None
-        return Blob(whole(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
+        return Blob(refuse_oversized(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         from azure.core import MatchConditions
@@ -161,7 +161,7 @@ class Container(StateFolder):
         except Trouble as error:
             if error.code in LOST or (error.code == "BlobNotFound" and previous_tag):
                 raise Conflict(f"{self.where}/{name}") from None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def remove(self, name: str, previous_tag: str | None = None) -> None:
         """Of a lock: break Terraform's lease."""
@@ -179,7 +179,7 @@ class Container(StateFolder):
             if previous_tag and error.code in LOST:
                 raise Conflict(f"{self.where}/{name}") from None
             if error.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
-                raise self._told(error) from None
+                raise self._store_error(error) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
@@ -188,20 +188,22 @@ class Container(StateFolder):
         except Trouble as error:
             if error.code == "ContainerNotFound" and self._state.create:
                 return []
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         if len(blobs) > MOST_BLOBS:
             raise ProviderError(f"{self.where} has more than {MOST_BLOBS} blobs", where="state", hint="look at them")
         names = [str(blob.name).removeprefix(folder) for blob in blobs]
-        leased = [str(blob.name).removeprefix(folder) + LOCK for blob in blobs if word(blob.lease.state) == "leased"]
+        leased = [
+            str(blob.name).removeprefix(folder) + LOCK for blob in blobs if enum_text(blob.lease.state) == "leased"
+        ]
         return names + leased
 
     def _ask(self, call: Callable[[], T]) -> T:
         try:
             return answered(call)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         hint = HINTS.get(error.kind, "")
         if error.code == "ContainerNotFound":
             hint = "state.create: true has gpuprov make it"

@@ -43,7 +43,7 @@ class GalleryImages:
     """See providers/images.py for the contract. `pause_s`: between two looks."""
 
     def __init__(self, site_context: Place, subscription: Subscription, *, pause_s: float = PAUSE_S) -> None:
-        self._place, self._subscription, self._pause_s = site_context, subscription, pause_s
+        self._site_context, self._subscription, self._pause_s = site_context, subscription, pause_s
         self._site = subscription.site
         self._group = self._site.resource_group or f"gpuprov-images-{self._site.region}"
 
@@ -54,7 +54,7 @@ class GalleryImages:
         if accounts:
             raise ProviderError(
                 "image.targets.*.share_with: Azure shares a gallery by a role assignment, which gpuprov does not make",
-                where=f"site {self._place.site}",
+                where=f"site {self._site_context.site}",
                 hint="leave it out, and once after the first build: az role assignment create --role Reader --assignee "
                 f"WHO --scope {self._gallery}",
             )
@@ -73,11 +73,11 @@ class GalleryImages:
             report(f"stopping {machine.name}")
             self._send("POST", f"{machine.id}/deallocate", COMPUTE)
             until(
-                lambda: self._stopped(machine), f"{machine.name} has not stopped", STOP_S, where=self._place.site,
-                pause_s=self._pause_s,
+                lambda: self._stopped(machine), f"{machine.name} has not stopped", STOP_S,
+                where=self._site_context.site, pause_s=self._pause_s,
             )  # fmt: skip
             self._send("POST", f"{machine.id}/generalize", COMPUTE)
-            self._made(name, tags)
+            self._create_missing_parents(name, tags)
             self._send("PUT", self._version(name), GALLERIES, self._body(machine.id, tags))
             report(f"{self._version(name).rpartition('/images/')[2]} is being made of its disk")
         return self._ready(name)
@@ -113,7 +113,7 @@ class GalleryImages:
             row = self._row(number)
             if row is not None:
                 if not tags.items() <= (row.get("tags") or {}).items():
-                    raise not_ours(number, ", ".join(ids), self._place.site)
+                    raise not_ours(number, ", ".join(ids), self._site_context.site)
                 self._send("DELETE", number, GALLERIES)
                 self._wait_until_gone(number)
             definition = number.rpartition("/versions/")[0]
@@ -157,7 +157,7 @@ class GalleryImages:
         version = f"{int(known[2])}.{int(known[3])}.{int(known[4], 16) & 0x7FFFFFFF}" if known else "1.0.0"
         return f"{self._gallery}/images/{definition}/versions/{version}"
 
-    def _made(self, name: str, tags: Mapping[str, str]) -> None:
+    def _create_missing_parents(self, name: str, tags: Mapping[str, str]) -> None:
         """What holds the version, each where it is not there yet. Azure makes them within seconds."""
         definition = self._version(name).rpartition("/versions/")[0]
         short, region = definition.rpartition("/")[2], self._site.region
@@ -181,25 +181,27 @@ class GalleryImages:
         for path, version, body in required_resources:
             if self._row(path, version) is None:
                 self._send("PUT", path, version, body)
-                self._there(path, version)
+                self._wait_until_present(path, version)
 
-    def _there(self, path: str, version: str) -> None:
+    def _wait_until_present(self, path: str, version: str) -> None:
         """Wait until it can hold something."""
 
         def look() -> bool | None:
             row = self._row(path, version) or {}
             state = str(row.get("properties", {}).get("provisioningState"))
             if state == "Failed":
-                raise ProviderError(f"{path} was not made: {_reason(row, state)}", where=f"site {self._place.site}")
+                raise ProviderError(
+                    f"{path} was not made: {_reason(row, state)}", where=f"site {self._site_context.site}"
+                )
             return True if state == "Succeeded" else None
 
-        until(look, f"{path} is not there", STOP_S, where=self._place.site, pause_s=self._pause_s)
+        until(look, f"{path} is not there", STOP_S, where=self._site_context.site, pause_s=self._pause_s)
 
     def _wait_until_gone(self, path: str) -> None:
         def look() -> bool | None:
             return None if self._row(path) else True
 
-        until(look, f"{path} is not gone", STOP_S, where=self._place.site, pause_s=self._pause_s)
+        until(look, f"{path} is not gone", STOP_S, where=self._site_context.site, pause_s=self._pause_s)
 
     def _body(self, machine: str, tags: Mapping[str, str]) -> dict[str, Any]:
         old = (datetime.now(UTC) + DEPRECATED).strftime("%Y-%m-%dT00:00:00Z")
@@ -219,7 +221,7 @@ class GalleryImages:
         return {"name": region, "regionalReplicaCount": 1, "storageAccountType": "Standard_LRS", **sealed}
 
     def _ready(self, name: str) -> str:
-        location = f"site {self._place.site}"
+        location = f"site {self._site_context.site}"
         return awaited(lambda: self.find(name), name, where=location, pause_s=self._pause_s)
 
     def _machine(self, node: Node) -> machines.Machine:
@@ -230,7 +232,7 @@ class GalleryImages:
         machine = next((row for row in rows if row.number == node.id), None)
         if machine is None:
             raise ProviderError(
-                f"{node.name} ({node.id}) is gone", where=f"site {self._place.site}", hint="run it again"
+                f"{node.name} ({node.id}) is gone", where=f"site {self._site_context.site}", hint="run it again"
             )
         return machine
 
@@ -257,7 +259,7 @@ class GalleryImages:
 
     def _error(self, error: Trouble, path: str, action: str) -> ProviderError:
         hint = f"allow {action} (`gpuprov docs azure image`)" if error.kind == "denied" else "run it again"
-        return ProviderError(f"{path.rpartition('/')[2]}: {error}", where=f"site {self._place.site}", hint=hint)
+        return ProviderError(f"{path.rpartition('/')[2]}: {error}", where=f"site {self._site_context.site}", hint=hint)
 
 
 def _regions(row: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.machines.providers.azure.client import Subscription, parts, word
+from provisioner.machines.providers.azure.client import Subscription, enum_text, parts
 
 CLUSTER, SITE, NODE, GROUP, IDENTITY = (
     "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-group", "gpuprov-id",
@@ -61,5 +61,6 @@ def _machine(row: Any) -> Machine:
     number = f"/subscriptions/{names['subscriptions']}/resourceGroups/{group}"
     return Machine(
         f"{number}/providers/Microsoft.Compute/virtualMachines/{row.name}", str(row.vm_id), group, str(row.name),
-        dict(row.tags or {}), word(getattr(row.hardware_profile, "vm_size", "")), word(row.provisioning_state),
+        dict(row.tags or {}), enum_text(getattr(row.hardware_profile, "vm_size", "")),
+        enum_text(row.provisioning_state),
     )  # fmt: skip

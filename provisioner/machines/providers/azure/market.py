@@ -39,7 +39,7 @@ class AzureMarket:
     def __init__(self, subscription: Callable[[AzureSite], Subscription] = Subscription) -> None:
         self._new = subscription
         self._sizes: dict[str, dict[str, sold.Size]] = {}
-        self._trouble: dict[str, Trouble] = {}
+        self._region_errors: dict[str, Trouble] = {}
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
@@ -75,13 +75,13 @@ class AzureMarket:
         """Every size of a region, asked once. Raises Unanswered."""
         site = AzureSite(provider="azure", region=region, environment=environment_of(region))
         with self._lock:
-            if region not in self._sizes and region not in self._trouble:
+            if region not in self._sizes and region not in self._region_errors:
                 try:
                     self._sizes[region] = sold.listed(self._new(site))
                 except Trouble as error:
-                    self._trouble[region] = error
-            if region in self._trouble:
-                raise _unanswered(self._trouble[region], site)
+                    self._region_errors[region] = error
+            if region in self._region_errors:
+                raise _unanswered(self._region_errors[region], site)
             return self._sizes[region]
 
 

@@ -44,7 +44,7 @@ class AzureModule(Module):
     def __init__(
         self, site_context: Place, subscription: Subscription, capacity: AzureCapacity, public_address: PublicAddress
     ) -> None:
-        self._place, self._subscription, self._capacity, self._here = (
+        self._site_context, self._subscription, self._capacity, self._public_address = (
             site_context,
             subscription,
             capacity,
@@ -57,7 +57,7 @@ class AzureModule(Module):
             number = self._subscription.id
         except Trouble as error:
             hint = "`az login`, or sites.*.subscription"
-            raise GpuprovError(error.message, where=f"site {self._place.site}", hint=hint) from None
+            raise GpuprovError(error.message, where=f"site {self._site_context.site}", hint=hint) from None
         configuration = {
             "subscription_id": number, "environment": self._subscription.cloud.terraform,
             "resource_provider_registrations": "none",
@@ -65,10 +65,10 @@ class AzureModule(Module):
         return {"azurerm": ProviderBlock("hashicorp/azurerm", VERSION, configuration, {"features": FEATURES})}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, site_context = self._site, self._place
+        site, site_context = self._site, self._site_context
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
-        if self._here.asked(plan):
-            allow = [self._here.network]
+        if self._public_address.is_needed(plan):
+            allow = [self._public_address.network]
         choices = Choices.read(site_context.workspace)
         groups = [group for group in plan.groups if group.site == site_context.site]
         disk = {"encryption_set_id": site.disk_encryption_set, "encryption_at_host": site.encryption_at_host}
@@ -95,7 +95,7 @@ class AzureModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.boots} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._site_context.site}",
                 hint="run `gpuprov lock` again, signed in to Azure",
             )
         return {
@@ -107,7 +107,7 @@ class AzureModule(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.azurerm_linux_virtual_machine.node["{node}"]'
@@ -122,7 +122,7 @@ class AzureModule(Module):
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        site_context = self._place
+        site_context = self._site_context
         try:
             site_machines = machines.of_site(self._subscription, site_context.cluster, site_context.site)
         except Trouble as error:

@@ -87,12 +87,14 @@ class InRegion(Removal):
             resources += [
                 resource
                 for row in ask.all(lambda: client.resources.list(filter=FILTER))
-                if (resource := self._thing(row))
+                if (resource := self._resource_of(row))
             ]
         except Trouble as error:
             puzzles.append(_puzzle("resources", error))
         try:
-            groups = [row for row in ask.all(lambda: client.resource_groups.list(filter=FILTER)) if self._here(row)]
+            groups = [
+                row for row in ask.all(lambda: client.resource_groups.list(filter=FILTER)) if self._is_in_region(row)
+            ]
         except Trouble as error:
             groups = []
             puzzles.append(_puzzle("resource groups", error))
@@ -104,13 +106,13 @@ class InRegion(Removal):
                 puzzles.append(_puzzle(f"other things in resource group {name}", error))
         return Found(tuple(resources), tuple(puzzles))
 
-    def _here(self, row: Any) -> bool:
+    def _is_in_region(self, row: Any) -> bool:
         return str(row.location).replace(" ", "").lower() == self._subscription.region
 
-    def _thing(self, row: Any, tags: Mapping[str, str] | None = None) -> Thing | None:
+    def _resource_of(self, row: Any, tags: Mapping[str, str] | None = None) -> Thing | None:
         """None for what is elsewhere, and for what has no tag after all."""
         tags = dict(row.tags or {}) if tags is None else tags
-        if not tags.get(CLUSTER) or not self._here(row):
+        if not tags.get(CLUSTER) or not self._is_in_region(row):
             return None
         type_ = str(row.type).lower()
         kind = KINDS[type_][0] if type_ in KINDS else WITH_DATA.get(type_, str(row.type))
@@ -145,7 +147,7 @@ class InRegion(Removal):
                 ), {},
             )  # fmt: skip
             disk = str(row.type).lower() == "microsoft.compute/disks" and str(row.name).endswith("-os")
-            if disk and of.get(CLUSTER) and (orphan := self._thing(row, of)):
+            if disk and of.get(CLUSTER) and (orphan := self._resource_of(row, of)):
                 yield orphan
             else:
                 foreign_names.append(str(row.name))
@@ -174,9 +176,9 @@ class InRegion(Removal):
                 raise
         self._deleted.setdefault(resource.kind, []).append(resource.id)
 
-    def standing(self, kind: str) -> set[str]:
+    def existing_ids(self, kind: str) -> set[str]:
         """Of what was deleted here."""
-        return {number for number in self._deleted.get(kind, ()) if self._there(number, kind)}
+        return {number for number in self._deleted.get(kind, ()) if self._is_present(number, kind)}
 
     def busy(self, error: Trouble) -> bool:
         return any(part in error.code for part in BUSY)
@@ -196,7 +198,7 @@ class InRegion(Removal):
             )
         return leftovers
 
-    def _there(self, number: str, kind: str) -> bool:
+    def _is_present(self, number: str, kind: str) -> bool:
         """Raises Trouble."""
         try:
             self._subscription.get(number, GROUP_API if kind == GROUP else _version(kind))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from provisioner.common.errors import GpuprovError
 from provisioner.common.preflight import Finding
 from provisioner.machines.providers.azure import named, permissions, quotas, sold
-from provisioner.machines.providers.azure.client import Subscription, answered, word
+from provisioner.machines.providers.azure.client import Subscription, answered, enum_text
 from provisioner.machines.providers.azure.findings import credentials, unknown
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.public_address import PublicAddress
@@ -35,7 +35,7 @@ def preflight(
 ) -> list[Finding]:
     """Everything about the groups of one site. `existing_nodes`: names of their nodes that stand already."""
     groups = [group for group in plan.groups if group.site == site_context.site]
-    findings = [who(subscription)]
+    findings = [caller_identity(subscription)]
     if findings[0].status == "blocks":
         return findings
     findings += _registered(subscription)
@@ -68,7 +68,7 @@ def preflight(
             findings.append(
                 Finding("unknown", f"capacity of {group.name}", message, "a quota does not guarantee capacity")
             )
-    if public_address.asked(plan):
+    if public_address.is_needed(plan):
         try:
             findings.append(Finding("ok", "access", f"ssh is open to {public_address.network} alone"))
         except GpuprovError as error:
@@ -76,7 +76,7 @@ def preflight(
     return findings
 
 
-def who(subscription: Subscription) -> Finding:
+def caller_identity(subscription: Subscription) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     try:
         return _account_finding(subscription)
@@ -122,4 +122,4 @@ def _registered(subscription: Subscription) -> Iterator[Finding]:
 def _state(subscription: Subscription, namespace: str) -> str:
     """Raises Trouble."""
     providers = subscription.client("resources").providers
-    return word(subscription.ask(lambda: providers.get(namespace)).registration_state)
+    return enum_text(subscription.ask(lambda: providers.get(namespace)).registration_state)

@@ -14,7 +14,7 @@ from provisioner.machines.providers.azure.capacity import AzureCapacity
 from provisioner.machines.providers.azure.client import Subscription
 from provisioner.machines.providers.azure.images import GalleryImages
 from provisioner.machines.providers.azure.module import AzureModule
-from provisioner.machines.providers.azure.preflight import preflight, who
+from provisioner.machines.providers.azure.preflight import caller_identity, preflight
 from provisioner.machines.providers.azure.site import AzureSite
 from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.providers.market import Market
@@ -34,12 +34,12 @@ class Azure(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, AzureSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public")
+        self._public_address = PublicAddress(called=self._site.internet == "public")
         self._subscription = Subscription(self._site)
         self.capacity = AzureCapacity(site_context, self._site)
         self.access = AzureAccess(self._subscription)
         self.images = GalleryImages(site_context, self._subscription)
-        self.module = AzureModule(site_context, self._subscription, self.capacity, self._here)
+        self.module = AzureModule(site_context, self._subscription, self.capacity, self._public_address)
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(self._subscription, system)
@@ -48,10 +48,10 @@ class Azure(Provider):
         return image.vendor_image(self._subscription, name)
 
     def who(self) -> Finding:
-        return who(self._subscription)
+        return caller_identity(self._subscription)
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
-        return preflight(self._subscription, self.place, plan, existing_nodes, self._here)
+        return preflight(self._subscription, self.place, plan, existing_nodes, self._public_address)
 
     def clean(self, events: Events) -> list[str]:
         return forgotten(self.place, in_region.InRegion(self._subscription), events)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.common.preflight import Finding
-from provisioner.machines.providers.azure.client import Subscription, word
+from provisioner.machines.providers.azure.client import Subscription, enum_text
 from provisioner.machines.providers.azure.findings import unknown
 from provisioner.machines.providers.trouble import Trouble
 from provisioner.plan.models import PlannedGroup
@@ -59,10 +59,10 @@ def _size(row: Any) -> Size:
     offered = sorted({str(zone) for info in row.location_info or () for zone in info.zones or ()})
     closed, closed_zones = "", set[str]()
     for restriction in row.restrictions or ():
-        if word(restriction.type).lower() == "zone":
+        if enum_text(restriction.type).lower() == "zone":
             closed_zones |= {str(zone) for zone in getattr(restriction.restriction_info, "zones", None) or ()}
         else:
-            closed = word(restriction.reason_code) or "restricted"
+            closed = enum_text(restriction.reason_code) or "restricted"
     capabilities = {str(capability.name): str(capability.value) for capability in row.capabilities or ()}
     open_zones = tuple(zone for zone in offered if zone not in closed_zones)
     return Size(str(row.name), str(row.family or ""), open_zones, capabilities, closed, tuple(sorted(closed_zones)))

@@ -52,7 +52,7 @@ class MaasModule(Module):
     folder = "maas"
 
     def __init__(self, site_context: Place, settings: Maas) -> None:
-        self._place, self._settings = site_context, settings
+        self._site_context, self._settings = site_context, settings
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         return {"maas": ProviderBlock("canonical/maas", VERSION, {"api_url": self._settings.url})}
@@ -61,7 +61,7 @@ class MaasModule(Module):
         return {KEY: api_key()}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, groups = self._settings, [group for group in plan.groups if group.site == self._place.site]
+        site, groups = self._settings, [group for group in plan.groups if group.site == self._site_context.site]
         series = {}
         for group in groups:
             base = plan.base(group)
@@ -78,7 +78,7 @@ class MaasModule(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.maas_instance.node["{node}"]'

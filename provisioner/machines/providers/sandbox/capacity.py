@@ -22,11 +22,11 @@ class SimulatedCapacity:
     """See providers/capacity.py for the contract. Simulated machines are there, but for those that a fault refuses."""
 
     def __init__(self, site_context: Place) -> None:
-        self._place = site_context
+        self._site_context = site_context
         self.region = str(getattr(site_context.settings, "region", site_context.site))
 
     def zones(self, plan: Plan) -> Sequence[str]:  # noqa: ARG002
-        return tuple(getattr(self._place.settings, "zones", ())) or (ANY,)
+        return tuple(getattr(self._site_context.settings, "zones", ())) or (ANY,)
 
     def error(self, diagnostic: Diagnostic, group: PlannedGroup | None, option: Way | None) -> CloudError:
         _, simulated, error_text = diagnostic.text.partition(site_faults.MARK)
@@ -49,24 +49,24 @@ class SimulatedCapacity:
     def refusals(self, plan: Plan) -> dict[str, str]:
         """Node → what is said in place of making it, by the faults that its site has now and the way in which it is
         asked for."""
-        faults = site_faults.active(self._place.workspace)
-        choices, refusals = Choices.read(self._place.workspace), dict[str, str]()
-        texts = sandbox_texts(self._place.settings.provider if self._real() else "sandbox")
+        faults = site_faults.active(self._site_context.workspace)
+        choices, refusals = Choices.read(self._site_context.workspace), dict[str, str]()
+        texts = sandbox_texts(self._site_context.settings.provider if self._real() else "sandbox")
         for group in plan.groups if faults else ():
-            if group.site == self._place.site:
-                option = choices.now(group, self.zones(plan))
-                refusals |= site_faults.refused(faults, group, option.kind, option.zone, choices.again, texts)
+            if group.site == self._site_context.site:
+                option = choices.current_option(group, self.zones(plan))
+                refusals |= site_faults.refused(faults, group, option.kind, option.zone, choices.retries, texts)
         return refusals
 
     def taken(self) -> dict[str, str]:
         """Group → the zone that it was had in, where the first one refused it."""
         return {
             name: option.zone
-            for name, option in Choices.read(self._place.workspace).taken.items()
+            for name, option in Choices.read(self._site_context.workspace).taken.items()
             if option.zone != ANY
         }
 
     def _real(self) -> Capacity | None:
         """What the site's own provider knows of its errors; None where it makes no machines yet."""
-        provider = base.find(self._place.settings.provider)
-        return provider(self._place).capacity if provider and has_table(provider.name) else None
+        provider = base.find(self._site_context.settings.provider)
+        return provider(self._site_context).capacity if provider and has_table(provider.name) else None

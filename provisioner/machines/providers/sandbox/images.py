@@ -62,10 +62,10 @@ class SandboxImages:
     """See providers/images.py for the contract."""
 
     def __init__(self, site_context: Place) -> None:
-        self._place = site_context
+        self._site_context = site_context
 
     def builder(self, group: PlannedGroup, requested_type: str | None) -> str:  # noqa: ARG002
-        sells = catalog.load().provider(self._place.settings.provider).sells
+        sells = catalog.load().provider(self._site_context.settings.provider).sells
         return (requested_type or BUILDER) if sells else DISK_BUILDER
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
@@ -91,12 +91,12 @@ class SandboxImages:
         self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
         report: Tell,  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip
-        site = self._place.settings
+        site = self._site_context.settings
         return dict.fromkeys([site.region if isinstance(site, CloudSite) else "", *regions], image)
 
     def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
         existing_image = self.find(name)
-        site = self._place.settings
+        site = self._site_context.settings
         return (
             {site.region if isinstance(site, CloudSite) else "": existing_image.id}
             if existing_image is not None
@@ -110,7 +110,7 @@ class SandboxImages:
                 continue
             labels = json.loads(podman.run("image", "inspect", "--format", "{{json .Labels}}", reference)) or {}
             if any(labels.get(key) != value for key, value in tags.items()):
-                raise ProviderError(f"{reference} is not of this build: it stays", where=self._place.site)
+                raise ProviderError(f"{reference} is not of this build: it stays", where=self._site_context.site)
             podman.run("rmi", "--force", reference, check=False)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
@@ -121,7 +121,9 @@ class SandboxImages:
         return sorted(set(names))
 
     def _container(self, node: str, podman: Podman) -> str:
-        names_by_node = {c.node: c.name for c in containers.list_containers(self._place.workspace, podman=podman)}
+        names_by_node = {
+            c.node: c.name for c in containers.list_containers(self._site_context.workspace, podman=podman)
+        }
         return names_by_node[node]
 
 

@@ -43,20 +43,20 @@ class SandboxModule(Module):
     shared = tuple(BESIDE.values())
 
     def __init__(self, site_context: Place, capacity: SimulatedCapacity) -> None:
-        self._place, self._capacity = site_context, capacity
+        self._site_context, self._capacity = site_context, capacity
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
         """The module's `sandbox` object (terraform/sandbox/variables.tf)."""
-        site = self._place.site
+        site = self._site_context.site
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
-        variables = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        variables = module_inputs(plan, site, self._site_context.workspace, assets.prepare(stacks, Events()))
         refused, zones = self._capacity.refusals(plan), self._capacity.taken()
-        without = capacity.without(self._place.workspace)
+        without = capacity.without(self._site_context.workspace)
         more = {"refusals": refused, "zones": zones, "without": without}
         return variables | {key: value for key, value in more.items() if value}
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
@@ -79,15 +79,17 @@ class SandboxModule(Module):
         names = {*known, *(key for name, key in recorded if name == "node")}
         if not names and not recorded:
             return []
-        running = {(c.role, c.node) for c in containers.list_containers(self._place.workspace) if c.state == "running"}
+        running = {
+            (c.role, c.node) for c in containers.list_containers(self._site_context.workspace) if c.state == "running"
+        }
         missing = [self.address(name) for name in sorted(names) if ("node", name) not in running]
-        roles = ("mirror", "jump") if self._place.settings.jump_hosts(sorted(names)) else ("mirror",)
+        roles = ("mirror", "jump") if self._site_context.settings.jump_hosts(sorted(names)) else ("mirror",)
         return missing + [BESIDE[role] for role in roles if (role, "") not in running]
 
     def _recorded(self) -> set[tuple[str, str]]:
         """Name and key of every resource in the state, which is always a file here."""
         try:
-            state = json.loads((self._place.workspace / "terraform.tfstate").read_text(encoding="utf-8"))
+            state = json.loads((self._site_context.workspace / "terraform.tfstate").read_text(encoding="utf-8"))
             return {
                 (str(resource["name"]), str(instance.get("index_key", "")))
                 for resource in state["resources"] if resource["type"] == "terraform_data"

@@ -20,17 +20,17 @@ class CvmCapacity:
     """See providers/capacity.py for the contract."""
 
     def __init__(self, site_context: Place, site: TencentSite) -> None:
-        self._place, self._site = site_context, site
+        self._site_context, self._site = site_context, site
         self.region = site.region
 
     def zones(self, plan: Plan) -> Sequence[str]:
         """cluster.yaml's zones in its order, or those of its subnets; else those that sell every machine of the site,
         the best stocked first, found once and kept."""
-        workspace, site = self._place.workspace, self._site
+        workspace, site = self._site_context.workspace, self._site
         choices = Choices.read(workspace)
         if known_zones := site.zones or tuple(site.vpc.subnets if site.vpc else ()) or choices.zones:
             return known_zones
-        groups = [group for group in plan.groups if group.site == self._place.site]
+        groups = [group for group in plan.groups if group.site == self._site_context.site]
         region, ranks = stock.region_of(site), dict[str, list[int]]()
         purchases = sorted({(group.machine.name, group.spec.capacity.kind) for group in groups})
         try:
@@ -50,7 +50,9 @@ class CvmCapacity:
         return choices.zones
 
     def probe(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
-        site_groups = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        site_groups = [
+            group for group in plan.groups if group.site == self._site_context.site and group.spec.capacity.probe
+        ]
         zones, findings = self.zones(plan), list[Finding]()
         for group in site_groups:
             missing, base = sum(name not in existing_nodes for name in group.node_names()), plan.base(group)
@@ -59,9 +61,9 @@ class CvmCapacity:
                 option, option_findings = dry_run.ask_in_turn(region, self._site, group, base.id, missing, zones)
                 findings += option_findings
                 if option is not None and missing == group.spec.count:  # none stands in another zone
-                    choices = Choices.read(self._place.workspace)
+                    choices = Choices.read(self._site_context.workspace)
                     choices.taken[group.name] = option
-                    choices.write(self._place.workspace)
+                    choices.write(self._site_context.workspace)
         return findings
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002 (nothing is bought for a time)

@@ -56,7 +56,7 @@ class Region:
         self._clients: dict[str, Any] = {}
         self._making = threading.RLock()
 
-    def beside(self, name: str) -> Region:
+    def in_region(self, name: str) -> Region:
         """Another region with the same credentials."""
         other = Region(name, international=self.international)
         other._keys = self._keys
@@ -66,7 +66,7 @@ class Region:
         """Who asks, with the role taken. Raises Trouble."""
         with self._making:
             if self._keys is None:
-                keys, role = credentials.found()
+                keys, role = credentials.load_keys()
                 if role is not None:
                     self._keys = keys
                     try:

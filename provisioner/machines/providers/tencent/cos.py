@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.common.errors import ProviderError
 from provisioner.common.preflight import Finding
 from provisioner.machines.providers.state import Blob, Conflict
-from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
+from provisioner.machines.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, refuse_oversized
 from provisioner.machines.providers.tencent.client import ANSWER_S, SLOW, Region
 from provisioner.machines.providers.tencent.findings import SIGN_IN
 from provisioner.machines.providers.tencent.state import CosState
@@ -77,7 +77,7 @@ class CosBucket(StateFolder):
             self._ask("create_bucket", ACL="private")
             self._ask("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
@@ -107,7 +107,7 @@ class CosBucket(StateFolder):
                 return Blob(b"", known)
             if error.code in GONE or (error.code in MISSING and self._state.create):
                 return None
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         key = f"{self._folder}/{name}"
@@ -117,7 +117,7 @@ class CosBucket(StateFolder):
                     raise Conflict(f"{self.where}/{name}")
                 return str(self._ask("put_object", Key=key, Body=content, ServerSideEncryption="AES256")["ETag"])
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def remove(self, name: str, previous_tag: str | None = None) -> None:
         key = f"{self._folder}/{name}"
@@ -130,7 +130,7 @@ class CosBucket(StateFolder):
                     raise Conflict(f"{self.where}/{name}")
                 self._ask("delete_object", Key=key)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def names(self) -> list[str]:
         folder, names, more = f"{self._folder}/", list[str](), dict[str, str]()
@@ -140,7 +140,7 @@ class CosBucket(StateFolder):
             except Trouble as error:
                 if error.code in MISSING and self._state.create:
                     return []
-                raise self._told(error) from None
+                raise self._store_error(error) from None
             keys = [str(entry["Key"]) for entry in page.get("Contents", ())]
             names += [key.removeprefix(folder) for key in keys]
             if not page.get("IsTruncated") or not keys:
@@ -207,7 +207,7 @@ class CosBucket(StateFolder):
                 if waiting:
                     time.sleep(PAUSE_S)
         except Trouble as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         return removed
 
     def _mark(self, key: str) -> dict[str, str]:
@@ -249,7 +249,7 @@ class CosBucket(StateFolder):
         answer: dict[str, Any] = _answered(lambda: getattr(client, call)(Bucket=self._state.bucket, **arguments))
         return answer
 
-    def _told(self, error: Trouble) -> ProviderError:
+    def _store_error(self, error: Trouble) -> ProviderError:
         hint = "state.create: true has gpuprov make it" if error.code in MISSING else HINTS.get(error.kind, "")
         return ProviderError(f"the cluster's state: {error}", where="state", hint=hint)
 
@@ -283,4 +283,4 @@ def _age(answer: Mapping[str, Any]) -> float:
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    return whole(_answered(lambda: stream.read(LIMIT + 1)), VERSIONS)
+    return refuse_oversized(_answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

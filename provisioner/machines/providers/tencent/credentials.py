@@ -50,7 +50,7 @@ class Role:
     external_id: str = ""
 
 
-def found() -> tuple[Keys, Role | None]:
+def load_keys() -> tuple[Keys, Role | None]:
     """The keys, and the role that is to be taken with them. Raises Trouble."""
     for name in OTHER_WAYS:
         if os.environ.get(name):

@@ -91,8 +91,11 @@ def ask_in_turn(
                 )
                 return option, [*findings, Finding("ok", subject, message)]
             if error.then == "stop":
-                return None, [*findings, Finding("blocks", subject, f"{machines}, {option}: {error.said}", error.hint)]
-            findings.append(Finding("warning", subject, f"{machines}, {option}: {error.said}", error.hint))
+                return None, [
+                    *findings,
+                    Finding("blocks", subject, f"{machines}, {option}: {error.summary}", error.hint),
+                ]
+            findings.append(Finding("warning", subject, f"{machines}, {option}: {error.summary}", error.hint))
             if error.then == "kind":
                 break
     message = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"

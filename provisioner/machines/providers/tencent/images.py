@@ -39,7 +39,7 @@ class CvmImages(RegionalImages):
         if copies and self._site.disk.encrypt:
             raise ProviderError(
                 f"image.targets.*.copy_to: Tencent Cloud encrypts no copy in another region ({', '.join(copies)})",
-                where=f"site {self._place.site}",
+                where=f"site {self._site_context.site}",
                 hint="a site of the recipe in that region, which builds its own, or disk.encrypt: false",
             )
 
@@ -71,12 +71,12 @@ class CvmImages(RegionalImages):
         number = f"qcs::cvm:{region}:uin/{account}:image/{image}"
         failed = self._ask(region, "TagResources", service="tag", ResourceList=[number], Tags=pairs)
         if rows := failed.get("FailedResources"):
-            raise ProviderError(f"{image} in {region} got no tags: {rows}", where=f"site {self._place.site}")
+            raise ProviderError(f"{image} in {region} got no tags: {rows}", where=f"site {self._site_context.site}")
 
     def share(self, region: str, image: str, accounts: Sequence[str]) -> None:
         self._ask(region, "ModifyImageSharePermission", ImageId=image, AccountIds=list(accounts), Permission="SHARE")
 
-    def named(self, region: str, name: str) -> Described | None:
+    def find_by_name(self, region: str, name: str) -> Described | None:
         """The filter by name finds those that are alike, too."""
         return self._image(region, "image-name", short(name), "ImageName")
 
@@ -85,7 +85,7 @@ class CvmImages(RegionalImages):
 
     def remove(self, region: str, image: Described) -> None:
         """With its snapshots, in one call."""
-        self._ask(region, "DeleteImages", gone=True, ImageIds=[image.id], DeleteBindedSnap=True)
+        self._ask(region, "DeleteImages", absent_ok=True, ImageIds=[image.id], DeleteBindedSnap=True)
 
     def sweep(self, region: str, image: str) -> None:
         """Nothing of it is left."""
@@ -114,23 +114,23 @@ class CvmImages(RegionalImages):
 
     def _region(self, name: str) -> Region:
         if name not in self._regions:
-            self._regions[name] = self._regions[self._home].beside(name)
+            self._regions[name] = self._regions[self._home].in_region(name)
         return self._regions[name]
 
     def _ask(
-        self, region: str, action: str, service: str = "cvm", gone: bool = False, **arguments: Any
+        self, region: str, action: str, service: str = "cvm", absent_ok: bool = False, **arguments: Any
     ) -> dict[str, Any]:
-        """`gone`: what is not there is fine."""
+        """`absent_ok`: what is not there is fine."""
         try:
             return self._region(region).ask(service, action, **arguments)
         except Trouble as error:
-            if gone and error.kind == "absent":
+            if absent_ok and error.kind == "absent":
                 return {}
             raise self._error(error, f"{service}:{action}") from None
 
     def _error(self, error: Trouble, action: str) -> ProviderError:
         hint = f"allow {action} (`gpuprov docs tencent image`)" if error.kind == "denied" else "run it again"
-        return ProviderError(f"{action}: {error}", where=f"site {self._place.site}", hint=hint)
+        return ProviderError(f"{action}: {error}", where=f"site {self._site_context.site}", hint=hint)
 
 
 def short(name: str) -> str:

@@ -22,7 +22,7 @@ class Cvm:
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}
-        self._trouble: Trouble | None = None
+        self._account_error: Trouble | None = None
         self._lock = threading.Lock()
 
     def zones(self, region: str, machine: str) -> list[str]:
@@ -62,17 +62,17 @@ class Cvm:
         """The region, where anybody is signed in. Raises Unanswered."""
         with self._lock:
             try:
-                if self._trouble is not None:
-                    raise self._trouble
+                if self._account_error is not None:
+                    raise self._account_error
                 if not self._regions:
                     first = Region(name)
                     first.ask("sts", "GetCallerIdentity")
                     self._regions[name] = first
             except Trouble as error:
-                self._trouble = error
+                self._account_error = error
                 raise unanswered(error, "sts:GetCallerIdentity") from None
             if name not in self._regions:
-                self._regions[name] = next(iter(self._regions.values())).beside(name)
+                self._regions[name] = next(iter(self._regions.values())).in_region(name)
             return self._regions[name]
 
 

@@ -33,7 +33,12 @@ class CvmModule(Module):
     def __init__(
         self, site_context: Place, site: TencentSite, capacity: CvmCapacity, public_address: PublicAddress
     ) -> None:
-        self._place, self._site, self._capacity, self._here = site_context, site, capacity, public_address
+        self._site_context, self._site, self._capacity, self._public_address = (
+            site_context,
+            site,
+            capacity,
+            public_address,
+        )
 
     def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
         domain = {"domain": INTERNATIONAL} if self._site.account == "international" else {}
@@ -41,10 +46,10 @@ class CvmModule(Module):
         return {"tencentcloud": ProviderBlock("tencentcloudstack/tencentcloud", VERSION, configuration)}
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
-        site, site_context = self._site, self._place
+        site, site_context = self._site, self._site_context
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
-        if self._here.asked(plan):
-            allow = [self._here.network]
+        if self._public_address.is_needed(plan):
+            allow = [self._public_address.network]
         choices = Choices.read(site_context.workspace)
         groups = [group for group in plan.groups if group.site == site_context.site]
         wait = plan.spec.timeouts.machine_s
@@ -78,7 +83,7 @@ class CvmModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.boots} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._site_context.site}",
                 hint="run `gpuprov lock` again, signed in to Tencent Cloud",
             )
         return {
@@ -88,7 +93,7 @@ class CvmModule(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._site_context.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.tencentcloud_instance.node["{node}"]'
@@ -102,7 +107,7 @@ class CvmModule(Module):
         }  # fmt: skip
 
     def standing(self) -> list[Standing]:
-        site_context = self._place
+        site_context = self._site_context
         try:
             site_machines = tagged_resources.machines(region_of(self._site), site_context.cluster, site_context.site)
         except Trouble as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from provisioner.machines.providers.orphans import Found, Thing
-from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
+from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, query
 from provisioner.machines.providers.tencent import roles, tagged_resources
 from provisioner.machines.providers.tencent.client import Region
 from provisioner.machines.providers.tencent.findings import credentials
@@ -50,7 +50,7 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
+        return query(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, resource: Thing) -> None:
         if resource.kind == roles.KIND:
@@ -60,8 +60,8 @@ class InRegion(Removal):
         with gone_is_fine():
             self._region.ask(service, call, **{argument: [resource.id] if several else resource.id})
 
-    def standing(self, kind: str) -> set[str]:
-        return tagged_resources.standing(self._region, kind)
+    def existing_ids(self, kind: str) -> set[str]:
+        return tagged_resources.existing_ids(self._region, kind)
 
     def busy(self, error: Trouble) -> bool:
         return error.code.startswith(BUSY)

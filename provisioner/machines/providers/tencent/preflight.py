@@ -25,7 +25,7 @@ def preflight(
 ) -> list[Finding]:  # fmt: skip
     """Everything about these groups of one site. `images`: group → id; `existing_nodes`: names of their nodes that
     stand already, so that an `up` of a running fleet does not ask for room twice."""
-    findings = [who(region)]
+    findings = [caller_identity(region)]
     if findings[0].status == "blocks":
         return findings
     findings += _zones(region, zones)
@@ -44,7 +44,7 @@ def preflight(
     return findings
 
 
-def who(region: Region) -> Finding:
+def caller_identity(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
     return signed_in(lambda: region.ask("sts", "GetCallerIdentity"), "AccountId", credentials)
 
@@ -167,8 +167,8 @@ def _tried(
     elif error.then == "stop" or (
         error.kind in ("quota", "spot-refused") and not group.spec.capacity.fallback and error.then == "kind"
     ):
-        yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.said}", error.hint)
+        yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.summary}", error.hint)
     elif error.then == "again":
-        yield Finding("unknown", subject, f"whether it would start {machines}: {error.said}", error.hint)
+        yield Finding("unknown", subject, f"whether it would start {machines}: {error.summary}", error.hint)
     else:
-        yield Finding("warning", subject, f"Tencent Cloud would not start {machines} now: {error.said}", error.hint)
+        yield Finding("warning", subject, f"Tencent Cloud would not start {machines} now: {error.summary}", error.hint)

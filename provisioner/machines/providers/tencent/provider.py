@@ -19,7 +19,7 @@ from provisioner.machines.providers.tencent import orphans as in_region
 from provisioner.machines.providers.tencent.capacity import CvmCapacity
 from provisioner.machines.providers.tencent.images import CvmImages
 from provisioner.machines.providers.tencent.module import CvmModule
-from provisioner.machines.providers.tencent.preflight import preflight, who
+from provisioner.machines.providers.tencent.preflight import caller_identity, preflight
 from provisioner.machines.providers.tencent.site import TencentSite
 from provisioner.machines.providers.tencent.stock import region_of
 from provisioner.plan.models import Plan
@@ -35,10 +35,10 @@ class Tencent(Provider):
         super().__init__(site_context)
         assert isinstance(site_context.settings, TencentSite)
         self._site = site_context.settings
-        self._here = PublicAddress(called=self._site.internet == "public")
+        self._public_address = PublicAddress(called=self._site.internet == "public")
         self.capacity: CvmCapacity = CvmCapacity(site_context, self._site)
         self.images = CvmImages(site_context, self._site)
-        self.module = CvmModule(site_context, self._site, self.capacity, self._here)
+        self.module = CvmModule(site_context, self._site, self.capacity, self._public_address)
 
     @classmethod
     def market(cls) -> Market:
@@ -52,7 +52,7 @@ class Tencent(Provider):
         return image.base_image(region_of(self._site), system)
 
     def who(self) -> Finding:
-        return who(region_of(self._site))
+        return caller_identity(region_of(self._site))
 
     def preflight(self, plan: Plan, existing_nodes: Collection[str]) -> list[Finding]:
         site, site_context, region = self._site, self.place, region_of(self._site)
@@ -69,9 +69,9 @@ class Tencent(Provider):
                     Finding("blocks", f"group {group.name}", message, "run `gpuprov lock` again, signed in")
                 )
         findings += storage.findings(site)
-        if self._here.asked(plan):
+        if self._public_address.is_needed(plan):
             try:
-                findings.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+                findings.append(Finding("ok", "access", f"ssh is open to {self._public_address.network} alone"))
             except GpuprovError as error:
                 findings.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return findings
@@ -84,7 +84,7 @@ class Tencent(Provider):
             return ()  # the preflight asks by itself, and says what it could not
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, mine=SOMEWHERE)
+        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, own_reason=SOMEWHERE)
 
 
 def _public_key(plan: Plan) -> str | None:

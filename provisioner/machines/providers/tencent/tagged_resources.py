@@ -82,7 +82,7 @@ def find(region: Region) -> Found:
     return Found(tuple(resources), tuple(unanswered))
 
 
-def standing(region: Region, kind: str) -> set[str]:
+def existing_ids(region: Region, kind: str) -> set[str]:
     """The ids of a kind that are not gone yet. Raises Trouble."""
     (row,) = [candidate for candidate in KINDS if candidate.name == kind]
     return {resource.id for entry in _rows(region, row) if (resource := _resource(region, row, entry)) is not None}

@@ -16,37 +16,37 @@ NEW = {"digest": "new", "installed": "new", "configured": "new"}
 
 
 @pytest.fixture
-def made() -> ModuleType:
+def stamp_module() -> ModuleType:
     return module("node_stamp")
 
 
-def test_all_roles_ran(made: ModuleType) -> None:
-    assert made.updated({}, {"base": A, "nccl": B}, ["all"], True) == {"base": A, "nccl": B}
+def test_all_roles_ran(stamp_module: ModuleType) -> None:
+    assert stamp_module.updated({}, {"base": A, "nccl": B}, ["all"], True) == {"base": A, "nccl": B}
 
 
-def test_the_others_keep_what_they_had(made: ModuleType) -> None:
+def test_the_others_keep_what_they_had(stamp_module: ModuleType) -> None:
     previous = {"base": A, "nccl": B}
-    assert made.updated(previous, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"base": A, "nccl": NEW}
+    assert stamp_module.updated(previous, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"base": A, "nccl": NEW}
 
 
-def test_a_role_that_never_ran_is_not_recorded(made: ModuleType) -> None:
-    assert made.updated({}, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"nccl": NEW}
+def test_a_role_that_never_ran_is_not_recorded(stamp_module: ModuleType) -> None:
+    assert stamp_module.updated({}, {"base": NEW, "nccl": NEW}, ["nccl"], True) == {"nccl": NEW}
 
 
-def test_a_role_that_applies_no_more_is_forgotten(made: ModuleType) -> None:
-    assert made.updated({"efa": A, "nccl": B}, {"nccl": B}, ["nccl"], True) == {"nccl": B}
+def test_a_role_that_applies_no_more_is_forgotten(stamp_module: ModuleType) -> None:
+    assert stamp_module.updated({"efa": A, "nccl": B}, {"nccl": B}, ["nccl"], True) == {"nccl": B}
 
 
-def test_an_image_is_installed_and_not_configured(made: ModuleType) -> None:
-    assert made.updated({}, {"nccl": B}, ["all"], False) == {"nccl": B | {"configured": None}}
+def test_an_image_is_installed_and_not_configured(stamp_module: ModuleType) -> None:
+    assert stamp_module.updated({}, {"nccl": B}, ["all"], False) == {"nccl": B | {"configured": None}}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"fingerprint": "f", "node": "n"}', '{"roles": 7}'])
-def test_a_file_of_another_format_has_no_roles(made: ModuleType, tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_format_has_no_roles(stamp_module: ModuleType, tmp_path: Path, text: str) -> None:
     file = tmp_path / "node.json"
     file.write_text(text)
-    assert made.recorded(str(file)) == (text, {})
-    assert made.recorded(str(tmp_path / "none")) == ("", {})
+    assert stamp_module.recorded(str(file)) == (text, {})
+    assert stamp_module.recorded(str(tmp_path / "none")) == ("", {})
 
 
 @pytest.mark.parametrize(

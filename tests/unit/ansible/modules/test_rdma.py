@@ -83,7 +83,7 @@ class Tree:
         topology: str = "",
     ) -> dict[str, str]:
         values, messages = rdma.settings(kind, count, efa, devices, str(self.root), pci, topology)
-        self.said = messages
+        self.messages = messages
         return values
 
 
@@ -111,7 +111,7 @@ def test_names_come_from_the_node(tree: Tree) -> None:
         "NCCL_SOCKET_IFNAME": "=eth0",
         "NCCL_IB_HCA": "=" + ",".join(f"mlx5_ib{i}:1" for i in range(8)),
     }
-    assert tree.said == []
+    assert tree.messages == []
 
 
 def test_a_machine_whose_switches_are_hidden_gets_its_topology_file(tree: Tree) -> None:
@@ -159,7 +159,7 @@ def test_a_storage_port_takes_no_place_of_one_that_is_down(tree: Tree) -> None:
     tree.card("mlx5_2", pci="pci0000:3e/0000:3e:01.0/0000:40:00.0", up=False)
     addresses = ("0000:18:00.0", "0000:40:00.0")
     assert tree.settings("infiniband", 2, pci=addresses)["NCCL_IB_HCA"] == "=mlx5_0:1"
-    assert tree.said == ["1 of 2 ports for training traffic are active"]
+    assert tree.messages == ["1 of 2 ports for training traffic are active"]
     assert tree.settings("infiniband", 2)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1", "nobody says the addresses"
     other = ("0000:01:00.0", "0000:02:00.0", "0000:18:00.0")
     assert tree.settings("infiniband", 2, pci=other)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1", "another layout"
@@ -178,13 +178,13 @@ def test_a_port_that_is_down_is_left_out_and_said(tree: Tree) -> None:
     for i in range(8):
         tree.card(f"mlx5_{i}", up=i != 3)
     assert "mlx5_3" not in tree.settings("infiniband", 8)["NCCL_IB_HCA"]
-    assert tree.said == ["7 of 8 ports for training traffic are active"]
+    assert tree.messages == ["7 of 8 ports for training traffic are active"]
 
 
 def test_the_transport_is_pinned_where_nothing_is_up(tree: Tree) -> None:
     """No fall-back to sockets that nobody notices."""
     assert tree.settings("infiniband", 8) == {"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "=eth0"}
-    assert tree.said == ["0 of 8 ports for training traffic are active"]
+    assert tree.messages == ["0 of 8 ports for training traffic are active"]
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,14 @@ class Ended(Exception):
 class Module:
     """AnsibleModule, on a machine whose mokutil says that."""
 
-    said = ""
+    output = ""
 
     def __init__(self, **_: Any) -> None:
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
 
     def run_command(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         assert argv[:2] == ["timeout", "30"]
-        return 1, self.said, ""
+        return 1, self.output, ""
 
     def fail_json(self, **result: Any) -> None:
         raise Ended(f"refused: {result['msg']}")
@@ -60,7 +60,7 @@ def test_a_machine(
     monkeypatch.setattr(secure_boot.enabled, "__defaults__", (f"{tmp_path}/SecureBoot-*",))
     monkeypatch.setattr(secure_boot, "CERTIFICATES", (str(certificate), "/nowhere"))
     monkeypatch.setattr(secure_boot, "AnsibleModule", Module)
-    monkeypatch.setattr(Module, "said", mokutil)
+    monkeypatch.setattr(Module, "output", mokutil)
     monkeypatch.setattr(secure_boot.os.path, "isdir", lambda path: loaded and path == "/sys/module/nvidia")
     with pytest.raises(Ended, match=f"^{ended}"):
         secure_boot.main()

@@ -15,51 +15,51 @@ A, B, C = "20260129-031500", "20260130-031500", "20260131-031500"
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
+def registry(tmp_path: Path) -> Book:
     store = Book("pytorch", tmp_path / "pytorch")
     keep(store, manifest(A), manifest(B))
     return store
 
 
-def test_a_build_goes_through_the_channels(book: Book) -> None:
-    assert book.channels() == {"nightly": B}
-    assert book.promote("candidate").build == B
-    assert book.promote("stable").before == ""
-    second_move = book.promote("stable")
+def test_a_build_goes_through_the_channels(registry: Book) -> None:
+    assert registry.channels() == {"nightly": B}
+    assert registry.promote("candidate").build == B
+    assert registry.promote("stable").before == ""
+    second_move = registry.promote("stable")
     assert (second_move.before, second_move.build, second_move.why) == (B, B, "is there already")
-    keep(book, manifest(C))
-    assert book.channels() == {"nightly": C, "candidate": B, "stable": B}
-    assert [(move.channel, move.build, move.why) for move in book.history()] == [
+    keep(registry, manifest(C))
+    assert registry.channels() == {"nightly": C, "candidate": B, "stable": B}
+    assert [(move.channel, move.build, move.why) for move in registry.history()] == [
         ("nightly", A, "built"), ("nightly", B, "built"), ("candidate", B, "promoted"), ("stable", B, "promoted"),
         ("nightly", C, "built"),
     ]  # fmt: skip
 
 
-def test_a_channel_goes_back_to_what_it_had_and_no_further(book: Book) -> None:
-    keep(book, manifest(C))
+def test_a_channel_goes_back_to_what_it_had_and_no_further(registry: Book) -> None:
+    keep(registry, manifest(C))
     for build in (A, B, C):
-        book.promote("stable", build)
-    assert book.rollback("stable").build == B
-    assert book.rollback("stable").build == A
+        registry.promote("stable", build)
+    assert registry.rollback("stable").build == B
+    assert registry.rollback("stable").build == A
     with pytest.raises(GpuprovError, match="had no other build"):
-        book.rollback("stable")
-    book.promote("stable", C)
-    assert book.rollback("stable").build == A
+        registry.rollback("stable")
+    registry.promote("stable", C)
+    assert registry.rollback("stable").build == A
 
 
-def test_a_build_that_a_channel_had_twice_is_gone_back_to_step_by_step(book: Book) -> None:
-    keep(book, manifest(C))
+def test_a_build_that_a_channel_had_twice_is_gone_back_to_step_by_step(registry: Book) -> None:
+    keep(registry, manifest(C))
     for build in (A, B, A, C):
-        book.promote("stable", build)
-    assert [book.rollback("stable").build for _ in range(2)] == [A, B]
+        registry.promote("stable", build)
+    assert [registry.rollback("stable").build for _ in range(2)] == [A, B]
 
 
-def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
-    book.promote("stable", A)
-    book.promote("stable", B)
-    book.forget(A)
+def test_a_way_back_that_was_pruned_is_none(registry: Book) -> None:
+    registry.promote("stable", A)
+    registry.promote("stable", B)
+    registry.forget(A)
     with pytest.raises(GpuprovError, match="had no other build"):
-        book.rollback("stable")
+        registry.rollback("stable")
 
 
 @pytest.mark.parametrize(
@@ -71,37 +71,37 @@ def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
         ("candidate", "../../etc", "points outside"),
     ],
 )
-def test_what_was_not_proven_is_not_promoted(book: Book, channel: str, build: str | None, message: str) -> None:
+def test_what_was_not_proven_is_not_promoted(registry: Book, channel: str, build: str | None, message: str) -> None:
     with pytest.raises(GpuprovError, match=message):
-        book.promote(channel, build)
-    assert book.channels() == {"nightly": B}
+        registry.promote(channel, build)
+    assert registry.channels() == {"nightly": B}
 
 
-def test_a_build_that_a_channel_has_stays(book: Book) -> None:
+def test_a_build_that_a_channel_has_stays(registry: Book) -> None:
     with pytest.raises(GpuprovError, match="is in a channel"):
-        book.forget(B)
-    book.forget(A)
-    assert book.builds() == [B]
+        registry.forget(B)
+    registry.forget(A)
+    assert registry.builds() == [B]
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"channels": 1, "history": []}', '{"channels": {"stable": 1}, "history": []}',
              '{"channels": {}, "history": [{"channel": "stable"}]}']
 )  # fmt: skip
-def test_a_damaged_book_is_an_error_with_its_file(book: Book, text: str) -> None:
-    (book.folder / "book.json").write_text(text)
+def test_a_damaged_book_is_an_error_with_its_file(registry: Book, text: str) -> None:
+    (registry.folder / "book.json").write_text(text)
     with pytest.raises(GpuprovError, match="is damaged"):
-        book.channels()
+        registry.channels()
 
 
-def test_a_manifest_of_another_build_is_refused(book: Book) -> None:
-    file = book.build(A) / "manifest.json"
-    file.write_text((book.build(B) / "manifest.json").read_text())
+def test_a_manifest_of_another_build_is_refused(registry: Book) -> None:
+    file = registry.build(A) / "manifest.json"
+    file.write_text((registry.build(B) / "manifest.json").read_text())
     with pytest.raises(GpuprovError, match=f"is the manifest of pytorch, build {B}"):
-        book.manifest(A)
+        registry.manifest(A)
     file.write_text("{}")
     with pytest.raises(GpuprovError, match="is not a manifest"):
-        book.manifest(A)
+        registry.manifest(A)
 
 
 def test_differences_name_what_is_new_and_nothing_else() -> None:
@@ -120,9 +120,9 @@ def test_differences_name_what_is_new_and_nothing_else() -> None:
     assert [row["what"] for row in differences(old, manifest(B, p5=target()))] == ["target", "target"]
 
 
-def test_a_night_that_was_cut_in_half_does_not_hide_the_others(book: Book) -> None:
+def test_a_night_that_was_cut_in_half_does_not_hide_the_others(registry: Book) -> None:
     night = {"at": "2026-01-31T03:15:00Z", "outcome": "built", "build": B, "changed": []}
-    book.note_night(night)
-    with book.nights.open("a") as stream:
+    registry.note_night(night)
+    with registry.nights.open("a") as stream:
         stream.write('{}\n{"at": 1, "outcome": {}}\n[]\n{"outcome": "fai')
-    assert book.told_nights() == [night]
+    assert registry.told_nights() == [night]

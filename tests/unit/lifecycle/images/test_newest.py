@@ -36,14 +36,14 @@ class Apt:
     """apt-get that says this of a simulation."""
 
     def __init__(self, output: str = SAID) -> None:
-        self.said, self.calls = output, list[list[str]]()
+        self.output, self.calls = output, list[list[str]]()
         self.sources = ""
 
     def run(self, arguments: list[str], *_: Any, **__: Any) -> str:
         self.calls.append(arguments)
         option = next(argument for argument in arguments if argument.startswith("Dir::Etc::sourcelist="))
         self.sources = Path(option.partition("=")[2]).read_text(encoding="utf-8")
-        return self.said if "--simulate" in arguments else ""
+        return self.output if "--simulate" in arguments else ""
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_kernel_and_all_packages_are_told(apt: Apt, tmp_path: Path) -> None:
     assert BaseImage(id=newest_packages.identity, why="it is one")
     first = f"deb [arch=amd64 signed-by={tmp_path / 'keys.gpg'}] http://deb.debian.org/debian bookworm main"
     assert apt.sources.splitlines()[0] == first
-    apt.said = SAID.replace("2.36-9+deb12u14", "2.36-9+deb12u15")
+    apt.output = SAID.replace("2.36-9+deb12u14", "2.36-9+deb12u15")
     assert newest.packages("debian-12", None).identity != newest_packages.identity
 
 
@@ -73,7 +73,7 @@ def test_a_mirror_is_asked_in_place_of_the_archive(apt: Apt, tmp_path: Path) -> 
 
 
 def test_an_archive_without_a_kernel_and_a_distribution_without_builders_are_refused(apt: Apt) -> None:
-    apt.said = SAID.replace("linux-image-6.1.0-56", "linux-headers-6.1.0-56")
+    apt.output = SAID.replace("linux-image-6.1.0-56", "linux-headers-6.1.0-56")
     with pytest.raises(ProviderError, match="apt chose no kernel for linux-image-amd64"):
         newest.packages("debian-12", None)
     with pytest.raises(GpuprovError, match=r"not of ubuntu-22\.04"):
@@ -90,7 +90,7 @@ def test_a_new_kernel_of_the_distribution_is_another_base(tmp_path: Path, apt: A
     lock = Lock(request=request(spec), simulated=True, bases=bases, groups=groups)
     previous = pipeline.inputs(recipe, virtual.with_bases(recipe, lock))
     assert pipeline.inputs(recipe, virtual.with_bases(recipe, lock)) == previous
-    apt.said = SAID.replace("6.1.0-56", "6.1.0-57")
+    apt.output = SAID.replace("6.1.0-56", "6.1.0-57")
     after = pipeline.inputs(recipe, virtual.with_bases(recipe, lock))
     old, new = (next(iter(image_inputs.bases.values())) for image_inputs in (previous, after))
     assert (old.split(":")[0], new.split(":")[0]) == ("linux-image-6.1.0-56-amd64", "linux-image-6.1.0-57-amd64")

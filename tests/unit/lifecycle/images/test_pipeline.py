@@ -134,7 +134,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         test_world.machines.discard(str(cluster.file))
         test_world.step(f"down {next(iter(cluster.spec.groups))}")
 
-    def solved(recipe: Recipe, *, anew: bool) -> Lock:
+    def solved(recipe: Recipe, *, renew: bool) -> Lock:
         spec = recipe.cluster.spec
         groups = {name: with_digests(stack) for name, stack in solve(spec).items()}
         bases = {"virginia": {"ubuntu-24.04": BaseImage(id=test_world.base, why="newest")}}
@@ -507,7 +507,7 @@ def test_prune_leaves_the_newest_and_all_that_is_used(
     from provisioner.stack import lockfile
     from provisioner.stack.models import GoldenImage
 
-    solved = pipeline.solved(recipe, anew=False)
+    solved = pipeline.solved(recipe, renew=False)
     golden = {"p4d": GoldenImage(name="../images/pytorch@stable", build=names[3], id=ids[3])}
     lockfile.write(lock, solved.model_copy(update={"simulated": True, "images": golden}))
     result = commands.prune(recipe, BINARY, [lock])
@@ -644,9 +644,9 @@ def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         world.step(f"disk-published {name}")
         return published_disk
 
-    monkeypatch.setattr(virtual, "wanted", lambda *_: False)
+    monkeypatch.setattr(virtual, "is_virtual", lambda *_: False)
     monkeypatch.setattr(disk, "check", lambda *_: None)
-    monkeypatch.setattr(disk, "_made", make_disk)
+    monkeypatch.setattr(disk, "_make_disk", make_disk)
     monkeypatch.setattr(disk, "_proven", proven)
     monkeypatch.setattr(disk, "_published", published)
     return world

@@ -47,9 +47,9 @@ class World:
     sites: tuple[str, ...] = ("here",)
     forgotten: list[str] = field(default_factory=list)
     journals: list[Any] = field(default_factory=list)
-    left: dict[str, list[str]] = field(default_factory=dict)
+    leftover: dict[str, list[str]] = field(default_factory=dict)
     """Build that failed → what of it could not be removed."""
-    seen: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     disks: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -61,7 +61,7 @@ class World:
         )  # fmt: skip
         provider = SimpleNamespace(images=self.images)
         cluster = SimpleNamespace(
-            providers=SimpleNamespace(at=lambda _: provider), events=Events(self.seen.append),
+            providers=SimpleNamespace(at=lambda _: provider), events=Events(self.events.append),
             spec=SimpleNamespace(sites=dict.fromkeys(self.sites, SimpleNamespace(provider="aws"))),
         )  # fmt: skip
         settings = SimpleNamespace(keep=2)
@@ -80,7 +80,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     test_world = World(tmp_path)
     monkeypatch.setattr(module.work, "journals", lambda _: test_world.journals)
-    monkeypatch.setattr(module.failure, "cleaned", lambda _, __, build: test_world.left.get(build, []))
+    monkeypatch.setattr(module.failure, "cleaned", lambda _, __, build: test_world.leftover.get(build, []))
     monkeypatch.setattr(module.disk, "delete", lambda _, name, build: test_world.disks.append((name, build)))
     return test_world
 
@@ -104,7 +104,7 @@ def test_old_builds_that_nothing_uses_go_with_their_images_and_disks(world: Worl
         {"gpuprov-image": "pytorch", "gpuprov-build": old[0], "gpuprov-target": "p4d"},
     )
     assert len(world.images.deleted) == 5 and world.disks == [("p4d", build) for build in old]
-    assert [(event.kind, event.message) for event in world.seen] == [
+    assert [(event.kind, event.message) for event in world.events] == [
         ("progress", f"removed build {build}") for build in old
     ]
 
@@ -205,7 +205,7 @@ def test_evidence_of_failed_builds_goes_but_for_the_newest(world: World) -> None
 def test_a_failed_build_that_left_something_that_costs_money_stops_it(world: World) -> None:
     (world.folder / "f1").mkdir()
     world.journals = [SimpleNamespace(build=build, failed={"step": "proven"}) for build in ("f1", "f2")]
-    world.left = {"f2": ["p4d's machine: in use"]}
+    world.leftover = {"f2": ["p4d's machine: in use"]}
     with pytest.raises(GpuprovError, match="build f2: p4d's machine: in use"):
         run(world)
     assert (world.folder / "f1").exists()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.lifecycle.images.vulnerabilities import SEVERITIES, NotScannedError, parse, scan, told
+from provisioner.lifecycle.images.vulnerabilities import SEVERITIES, NotScannedError, parse, scan, summary_line
 
 SCANS = Path(__file__).parent / "scans"
 
@@ -30,7 +30,7 @@ def report(name: str, **changed: Any) -> str:
 def test_a_report_is_counted(name: str, system: str, counts: dict[str, int], fixable: int, line: str) -> None:
     counted = parse(report(name), system)
     assert counted.counts == dict.fromkeys(SEVERITIES, 0) | counts
-    assert (counted.fixable, told(counted, "")) == (fixable, line)
+    assert (counted.fixable, summary_line(counted, "")) == (fixable, line)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_what_did_not_look_at_these_packages_is_not_scanned(text: str, reason: s
 
 def test_none_known_is_said_where_they_were_looked_at() -> None:
     empty = report("trivy-debian", Results=[{"Class": "os-pkgs", "Type": "debian"}])
-    assert told(parse(empty, "debian-10"), "") == "none known (trivy)"
-    assert told(parse(report("grype-debian", matches=[]), "debian-10"), "").startswith("none known (grype")
-    assert told(None, "") == "not scanned: the recipe names no database (image.scan)"
+    assert summary_line(parse(empty, "debian-10"), "") == "none known (trivy)"
+    assert summary_line(parse(report("grype-debian", matches=[]), "debian-10"), "").startswith("none known (grype")
+    assert summary_line(None, "") == "not scanned: the recipe names no database (image.scan)"
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

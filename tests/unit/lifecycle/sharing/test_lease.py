@@ -88,9 +88,9 @@ class Store:
 
         return self._call("read", name, action)  # type: ignore[no-any-return]
 
-    def write(self, name: str, content: bytes, before: str | None) -> str:
+    def write(self, name: str, content: bytes, previous_tag: str | None) -> str:
         def action() -> str:
-            self._compare(name, before)
+            self._compare(name, previous_tag)
             self.blobs[name] = content, next(self._tags)
             return self.blobs[name][1]
 
@@ -99,16 +99,16 @@ class Store:
         finally:
             self.writes.release()
 
-    def remove(self, name: str, before: str | None = None) -> None:
+    def remove(self, name: str, previous_tag: str | None = None) -> None:
         def action() -> None:
-            if before is not None:
-                self._compare(name, before)
+            if previous_tag is not None:
+                self._compare(name, previous_tag)
             self.blobs.pop(name, None)
 
         self._call("remove", name, action)
 
-    def _compare(self, name: str, before: str | None) -> None:
-        if (self.blobs[name][1] if name in self.blobs else None) != before:
+    def _compare(self, name: str, previous_tag: str | None) -> None:
+        if (self.blobs[name][1] if name in self.blobs else None) != previous_tag:
             raise Conflict(name)
 
     def names(self) -> list[str]:
@@ -125,10 +125,10 @@ class Clock:
     """A monotonic clock that a test sets."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.monotonic_s = 1000.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.monotonic_s
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_a_lease_that_was_not_renewed_for_two_minutes_is_lost(
 ) -> None:
     """The network of this machine is cut. No thread has to run for it: the end of the run asks."""
     with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
-        clock.now += seconds
+        clock.monotonic_s += seconds
         if lost:
             with pytest.raises(LockedError, match="not renewed for 120 seconds"):
                 own_lease.refuse_lost()
@@ -372,7 +372,7 @@ def test_a_renewal_that_hangs_does_not_keep_the_run_from_stopping(
     with Lease(store, private_dir(ann.paths.root), "up", ann.events, lambda _: lost.set()) as own_lease:  # type: ignore[arg-type]
         store.write = hang  # type: ignore[method-assign]
         assert hanging.wait(60)
-        clock.now += 121
+        clock.monotonic_s += 121
         assert lost.wait(60)
         assert own_lease.lost
         answer.set()
@@ -383,12 +383,12 @@ def test_a_renewal_counts_from_its_write_and_not_from_its_reading(
 ) -> None:
     """An answer was lost, and the store says that the write was 100 s ago."""
     with Lease(store, private_dir(ann.paths.root), "up", ann.events) as own_lease:  # type: ignore[arg-type]
-        clock.now += 100
+        clock.monotonic_s += 100
         store.ages[HOLDER] = 100.0
         store.lose_answer("write", HOLDER, Conflict("its own repetition"))
         own_lease._renew()
         own_lease.refuse_lost()
-        clock.now += 21
+        clock.monotonic_s += 21
         with pytest.raises(LockedError, match="not renewed"):
             own_lease.refuse_lost()
 

@@ -120,7 +120,7 @@ def test_the_machine_is_told_no_secret_and_keeps_the_host_key_that_it_makes() ->
     texts = {name: text.decode() for name, text in disk_image.files(target, IMAGE, "", CONFIG).items()}
     assert json.loads(texts["gpuprov-network-config"])["ethernets"]["install"]["addresses"] == ["10.0.0.11/24"]
     assert "gpuprov-ca.pem" not in texts
-    assert disk_image.words(target).endswith(" BOOTIF=01-52-54-00-00-00-01")
+    assert disk_image.kernel_command_line(target).endswith(" BOOTIF=01-52-54-00-00-00-01")
 
 
 def test_what_is_put_beside_the_ramdisk_is_an_archive_that_the_kernel_unpacks(tmp_path: Path) -> None:

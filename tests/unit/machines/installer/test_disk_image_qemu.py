@@ -20,7 +20,7 @@ from provisioner.machines.installer import disk_image
 from provisioner.machines.journal import Journal
 from provisioner.transport import ssh
 from tests.support import golden, small_disk
-from tests.support.bmc_site import Site, standing
+from tests.support.bmc_site import Site, powered_off_site
 
 
 def lacking() -> str:
@@ -48,7 +48,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def site(
     image: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Site]:
-    with standing(tmp_path, image, monkeypatch, request.node.name) as installed_site:
+    with powered_off_site(tmp_path, image, monkeypatch, request.node.name) as installed_site:
         yield installed_site
 
 

@@ -78,4 +78,4 @@ def test_what_a_sandbox_says_is_read_as_its_class() -> None:
     for name, text in sandbox_texts("alicloud").items():
         error = read(text.format(machine="ecs.gn7", zone="cn-shanghai-b"))
         assert error.kind == kinds.get(name, name)
-        assert "simulated" not in error.said
+        assert "simulated" not in error.summary

@@ -12,7 +12,7 @@ import yaml
 from provisioner.common.errors import Diagnostic
 from provisioner.machines.providers.aws import errors, quotas
 from provisioner.machines.providers.capacity import Way
-from provisioner.machines.providers.cloud_errors import AFTER, CloudError, Row, row_of, table, told
+from provisioner.machines.providers.cloud_errors import AFTER, CloudError, Row, error_lines, row_of, table
 from tests.support.aws_answers import Answers, ec2_error, sts_error
 from tests.support.plans import planned_group
 
@@ -58,7 +58,7 @@ def test_whose_fault_it_is_counts_before_the_code_alone() -> None:
 
 def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
     error = read("operation error EC2: RunInstances, api error BrandNew.Trouble: something new")
-    assert (error.kind, error.code, error.then, error.said) == (
+    assert (error.kind, error.code, error.then, error.summary) == (
         "unknown", "BrandNew.Trouble", "stop", "BrandNew.Trouble: something new",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
 def test_what_signs_a_url_is_not_told() -> None:
     signed = 'request send failed, Post "https://s3.us-east-1.amazonaws.com/b/k?X-Amz-Security-Token=SECRET&a=b": EOF'
     error = read(f"operation error S3: HeadObject, {signed}")
-    assert "SECRET" not in error.said and '"https://s3.us-east-1.amazonaws.com/b/k": EOF' in error.text
+    assert "SECRET" not in error.summary and '"https://s3.us-east-1.amazonaws.com/b/k": EOF' in error.text
     assert "?sku=x" in read("api error OptInRequired: visit https://aws.amazon.com/marketplace/pp?sku=x").text
 
 
@@ -85,7 +85,7 @@ def test_the_first_row_that_fits_counts() -> None:
 def test_what_was_said_of_many_is_told_once() -> None:
     same = [CloudError("quota", "Q", "no more", node=f"train-{n}") for n in range(8)]
     other = CloudError("conflict", "C", "there already", address="aws_eip.node")
-    assert told([*same, other]) == [
+    assert error_lines([*same, other]) == [
         "train-0, train-1, train-2 and 5 more: Q (quota): no more", "aws_eip.node: C (conflict): there already",
     ]  # fmt: skip
 

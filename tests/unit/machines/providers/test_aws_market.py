@@ -67,7 +67,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
         ANSWERS.rules.clear()
         ANSWERS.asked.clear()
         ANSWERS.rules["ec2.DescribeSpotPriceHistory"] = answer(*CHANGES)
-        monkeypatch.setattr(ec2_market, "market", lambda: Ec2(HERE.beside))
+        monkeypatch.setattr(ec2_market, "market", lambda: Ec2(HERE.in_region))
         yield ANSWERS
 
 
@@ -92,7 +92,7 @@ def test_no_history_is_no_price() -> None:
 
 
 def test_zones_and_spot_of_a_region(aws: Answers) -> None:
-    ec2 = Ec2(HERE.beside)
+    ec2 = Ec2(HERE.in_region)
     assert ec2.zones("us-east-1", P4D) == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]
     assert [price.zone for price in ec2.spot("us-east-1", P4D, 7)] == ["us-east-1a", "us-east-1b"]
     assert aws.asked.count("sts.GetCallerIdentity") == 1
@@ -127,7 +127,7 @@ REFUSALS: dict[str, tuple[str, Any, str, str]] = {
 
 def once(name: str) -> Region:
     """A region whose questions are not asked again."""
-    region = HERE.beside(name)
+    region = HERE.in_region(name)
     region.client("ec2").meta.config.retries["total_max_attempts"] = 1
     return region
 
@@ -149,7 +149,7 @@ def test_what_was_not_answered_is_unknown_with_the_reason_and_no_price(aws: Answ
 
 
 def test_credentials_of_one_partition_do_not_ask_another(aws: Answers) -> None:
-    ec2 = Ec2(HERE.beside)
+    ec2 = Ec2(HERE.in_region)
     assert ec2.zones("us-east-1", P4D)
     with pytest.raises(Unanswered, match="us-gov-west-1 is in aws-us-gov, these credentials are of aws"):
         ec2.zones("us-gov-west-1", P4D)

@@ -87,7 +87,7 @@ def look(
     region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), existing: Collection[str] = (),
     internet: str = "none",
 ) -> list[Finding]:  # fmt: skip
-    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, there=existing)
+    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, existing_nodes=existing)
 
 
 def messages_with_status(findings: list[Finding], status: str) -> str:

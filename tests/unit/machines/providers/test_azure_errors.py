@@ -90,7 +90,7 @@ def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
     error = read(
         "performing CreateOrUpdate: unexpected status 409 (409 Conflict) with error: BrandNewTrouble: something"
     )
-    assert (error.kind, error.code, error.then, error.said) == (
+    assert (error.kind, error.code, error.then, error.summary) == (
         "unknown", "BrandNewTrouble", "stop", "BrandNewTrouble: something",
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_what_signs_a_url_is_not_told() -> None:
     error = read(
         'Get "https://x.blob.core.windows.net/log?sv=2020&sr=b&sig=SECRET%3D&se=2026": connection reset by peer'
     )
-    assert "SECRET" not in error.said and error.kind == "transient"
+    assert "SECRET" not in error.summary and error.kind == "transient"
 
 
 def test_a_quotas_page_is_of_the_right_azure() -> None:

@@ -17,7 +17,7 @@ from provisioner.machines.providers.azure.provider import Azure
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.removal import HOLDS_DATA
 from provisioner.machines.providers.trouble import Trouble
-from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, permission, serving, thing
+from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, permission, resource_document, serving
 
 GROUP = "gpuprov-test-01234567"
 TAGS = {"gpuprov-cluster": "test", "gpuprov-site": "here", "gpuprov-id": "0123456789ab"}
@@ -27,13 +27,15 @@ NUMBER = "aaaaaaaa-0000-4000-8000-000000000000"
 
 def fleet(group: str, prefix: str = "") -> list[dict[str, object]]:
     return [
-        thing(group, f"{NETWORK}/virtualNetworks", "gpuprov", TAGS),
+        resource_document(group, f"{NETWORK}/virtualNetworks", "gpuprov", TAGS),
         machine(group, f"{prefix}train-0", NUMBER, {**TAGS, "gpuprov-node": "train-0"}),
-        thing(group, f"{COMPUTE}/disks", f"{prefix}train-0-os"),
-        thing(group, f"{NETWORK}/networkInterfaces", f"{prefix}train-0", {**TAGS, "gpuprov-node": "train-0"}),
-        thing(group, f"{NETWORK}/publicIPAddresses", f"{prefix}train-0", TAGS),
-        thing(group, f"{NETWORK}/networkSecurityGroups", "gpuprov", TAGS),
-        thing(group, f"{COMPUTE}/availabilitySets", "gpuprov-train", TAGS),
+        resource_document(group, f"{COMPUTE}/disks", f"{prefix}train-0-os"),
+        resource_document(
+            group, f"{NETWORK}/networkInterfaces", f"{prefix}train-0", {**TAGS, "gpuprov-node": "train-0"}
+        ),
+        resource_document(group, f"{NETWORK}/publicIPAddresses", f"{prefix}train-0", TAGS),
+        resource_document(group, f"{NETWORK}/networkSecurityGroups", "gpuprov", TAGS),
+        resource_document(group, f"{COMPUTE}/availabilitySets", "gpuprov-train", TAGS),
     ]
 
 
@@ -50,7 +52,7 @@ def region(api: Api) -> InRegion:
 
 
 def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None:
-    api.resources.append(thing("elsewhere", f"{COMPUTE}/disks", "far-os", TAGS, location="westus"))
+    api.resources.append(resource_document("elsewhere", f"{COMPUTE}/disks", "far-os", TAGS, location="westus"))
     search = region(api).find()
     assert search.unknown == ()
     assert {(resource.kind, resource.cluster, resource.identity, resource.kept) for resource in search.things} == {
@@ -72,7 +74,7 @@ def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None
 
 def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
     placed = [
-        thing(GROUP, kind, "gpuprov", TAGS)
+        resource_document(GROUP, kind, "gpuprov", TAGS)
         for kind in (
             f"{NETWORK}/natGateways",
             f"{COMPUTE}/proximityPlacementGroups",
@@ -89,8 +91,8 @@ def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
 
 
 def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:
-    api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "theirs"))
-    api.resources.append(thing(GROUP, f"{COMPUTE}/disks", "their-data"))
+    api.resources.append(resource_document(GROUP, "Microsoft.Storage/storageAccounts", "theirs"))
+    api.resources.append(resource_document(GROUP, f"{COMPUTE}/disks", "their-data"))
     search = region(api).find()
     (group,) = [resource for resource in search.things if resource.kind == "resource group"]
     assert group.kept == "theirs, their-data in it are not gpuprov's"
@@ -99,7 +101,7 @@ def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:
 
 
 def test_a_file_share_keeps_its_data_its_network_and_its_group(api: Api) -> None:
-    api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "gpuprov0123", TAGS))
+    api.resources.append(resource_document(GROUP, "Microsoft.Storage/storageAccounts", "gpuprov0123", TAGS))
     search = region(api).find()
     reasons = {resource.kind: resource.kept for resource in search.things if resource.kept}
     assert reasons == {"storage account": HOLDS_DATA, "resource group": f"gpuprov0123 in it: {HOLDS_DATA}"}
@@ -125,7 +127,7 @@ def test_what_is_refused_keeps_what_it_may_need(api: Api) -> None:
 def test_in_a_resource_group_of_yours_the_disks_go_by_name(api: Api) -> None:
     api.groups = [{"id": f"{SCOPE}/resourceGroups/mine", "name": "mine", "location": REGION, "tags": {}}]
     api.resources = fleet("mine", "gpuprov-01234567-")
-    api.resources.append(thing("mine", f"{COMPUTE}/disks", "gpuprov-fedcba98-train-0-os"))
+    api.resources.append(resource_document("mine", f"{COMPUTE}/disks", "gpuprov-fedcba98-train-0-os"))
     resources = region(api).find().things
     assert [resource.name for resource in resources if resource.kind == "disk"] == ["gpuprov-01234567-train-0-os"]
     assert region(api).remove(resources, lambda line: None) == []

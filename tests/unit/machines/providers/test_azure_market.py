@@ -28,7 +28,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 
 def market_of(api: Api) -> AzureMarket:
-    return AzureMarket(lambda site: Subscription(site.model_copy(update={"subscription": SUBSCRIPTION}), given=Token()))
+    return AzureMarket(
+        lambda site: Subscription(site.model_copy(update={"subscription": SUBSCRIPTION}), test_credential=Token())
+    )
 
 
 def test_zones_that_sell_a_machine_are_asked_once_a_region(api: Api) -> None:

@@ -24,7 +24,18 @@ from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
-from tests.support.azure_api import REGION, SUBSCRIPTION, Api, Token, error, permission, serving, sku, thing, usage
+from tests.support.azure_api import (
+    REGION,
+    SUBSCRIPTION,
+    Api,
+    Token,
+    error,
+    permission,
+    resource_document,
+    serving,
+    sku,
+    usage,
+)
 
 ND, NC = "Standard_ND96asr_v4", "Standard_NC24ads_A100_v4"
 FAMILY = "standard NDASv4_A100 Family"
@@ -217,7 +228,7 @@ def test_the_table_has_what_is_asked_and_no_more(api: Api) -> None:
         "disk_encryption_set": f"{hub}/Microsoft.Compute/diskEncryptionSets/keys",
     }  # fmt: skip
     reserved = f"{hub}/Microsoft.Compute/capacityReservationGroups/mine"
-    api.resources = [thing("hub", "Microsoft.Network/virtualNetworks", "hub")]
+    api.resources = [resource_document("hub", "Microsoft.Network/virtualNetworks", "hub")]
     preflight_findings(api)
     preflight_findings(api, {"t": {"machine": NC, "capacity": {"kind": "reservation", "id": reserved}}}, **site_keys)
     with suppress(GpuprovError):
@@ -236,7 +247,7 @@ def test_an_action_of_one_role_is_not_taken_by_another() -> None:
 
 
 def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
-    network = thing("hub", "Microsoft.Network/virtualNetworks", "hub")
+    network = resource_document("hub", "Microsoft.Network/virtualNetworks", "hub")
     subnet = {
         "id": SUBNET,
         "name": "gpu",
@@ -323,7 +334,9 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < page_count else None, [number]))
 
     monkeypatch.setattr("provisioner.machines.providers.azure.client.MOST_PAGES", 5, raising=False)
-    subscription = Subscription(AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), given=Token())
+    subscription = Subscription(
+        AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), test_credential=Token()
+    )
     assert subscription.all(lambda: pages(5)) == [0, 1, 2, 3, 4]
     with pytest.raises(Trouble, match="more than 5 pages"):
         subscription.all(lambda: pages(10**9))

@@ -34,7 +34,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
 def container(*, create: bool = False) -> Any:
     """With an account key, which needs no TLS."""
     state = AzurermState(backend="azurerm", account="acmegpuprov", create=create)
-    return Container(CLOUDS["public"], state, "vision", given=AzureNamedKeyCredential("acmegpuprov", "a2V5"))
+    return Container(CLOUDS["public"], state, "vision", test_credential=AzureNamedKeyCredential("acmegpuprov", "a2V5"))
 
 
 def test_of_two_writers_one_is_told_that_it_lost(account: Account) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.machines.providers.base import Place, named
+from provisioner.machines.providers.base import Place, provider_of
 from provisioner.machines.workspace.render import render
 from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
@@ -104,7 +104,7 @@ class Root:
         planned = plans.plan(spec)
         bases = {"here": {group.stack.os: BaseImage(id=case.image, why="test") for group in planned.groups}}
         plan = Plan(spec=planned.spec, groups=planned.groups, simulated=False, bases=bases)
-        provider = named(case.provider, Place("test", "here", spec.sites["here"], self.workspace))
+        provider = provider_of(case.provider, Place("test", "here", spec.sites["here"], self.workspace))
         assert provider.module is not None
         render(plan, "here", provider.module, self.workspace, ssh_public_key=KEY, identity="0123456789ab")
 

@@ -13,7 +13,7 @@ from provisioner.machines.providers.removal import SOMEWHERE
 from provisioner.machines.providers.tencent import orphans
 from provisioner.machines.providers.tencent.client import Region
 from tests.support.tencent_api import TencentApi
-from tests.support.tencent_site import IDENTITY, account, api, made
+from tests.support.tencent_site import IDENTITY, account, api, provider_and_plan
 
 __all__ = ["api"]
 
@@ -73,7 +73,7 @@ def test_time_is_up_and_questions_are_denied(api: TencentApi) -> None:
 
 
 def test_clean_removes_what_has_the_clusters_own_identity(api: TencentApi, tmp_path: Path) -> None:
-    provider, _ = made(tmp_path)
+    provider, _ = provider_and_plan(tmp_path)
     assert provider.clean(Events()) == [], "nothing was made from here"
     (tmp_path / ".gpuprov" / "id").write_text(IDENTITY + "\n", encoding="utf-8")
     (provider.place.workspace / "main.tf").write_text("", encoding="utf-8")
@@ -89,7 +89,7 @@ def test_clean_removes_what_has_the_clusters_own_identity(api: TencentApi, tmp_p
 
 
 def test_machines_that_stand_are_asked_for_by_tag(api: TencentApi, tmp_path: Path) -> None:
-    provider, _ = made(tmp_path)
+    provider, _ = provider_and_plan(tmp_path)
     (tmp_path / ".gpuprov" / "id").write_text(IDENTITY + "\n", encoding="utf-8")
     account(api)
     account(api, identity="f" * 12)
@@ -107,7 +107,7 @@ def test_machines_that_stand_are_asked_for_by_tag(api: TencentApi, tmp_path: Pat
 
 def test_the_table_has_what_is_asked_and_no_more(api: TencentApi, tmp_path: Path) -> None:
     listed = actions.load("tencent").calls
-    provider, plan = made(tmp_path, spread="host")
+    provider, plan = provider_and_plan(tmp_path, spread="host")
     provider.preflight(plan, ())
     provider.base_image("ubuntu-22.04")
     assert provider.module is not None
@@ -143,7 +143,7 @@ def test_a_role_of_buckets_is_the_accounts_and_goes_with_its_own_cluster(api: Te
     assert [(role.id, role.kept) for role in roles] == [(row["RoleName"], SOMEWHERE) for row in rows[1:]]
     region_orphans.remove(roles, lambda _: None)
     assert deletions == [], "gc looks at one region"
-    provider, _ = made(tmp_path)
+    provider, _ = provider_and_plan(tmp_path)
     (provider.place.workspace / "main.tf").write_text("")
     (provider.place.workspace.parent.parent / "id").write_text(f"{IDENTITY}\n")
     assert provider.clean(Events()) == []

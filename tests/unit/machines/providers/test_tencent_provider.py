@@ -16,7 +16,7 @@ from provisioner.machines.providers.tencent.module import VERSION
 from provisioner.machines.providers.trouble import Trouble
 from tests.support.sandbox_cluster import ROOT
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi
-from tests.support.tencent_site import KEY, api, made
+from tests.support.tencent_site import KEY, api, provider_and_plan
 
 __all__ = ["api"]
 
@@ -55,25 +55,25 @@ def test_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_credentials_are_those_of_terraforms_provider(
     api: TencentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert credentials.found()[0].secret_id == "AKIDtest"
-    assert "secret-of-the-tests" not in repr(credentials.found()[0])
+    assert credentials.load_keys()[0].secret_id == "AKIDtest"
+    assert "secret-of-the-tests" not in repr(credentials.load_keys()[0])
     monkeypatch.delenv("TENCENTCLOUD_SECRET_KEY")
     with pytest.raises(Trouble, match="TENCENTCLOUD_SECRET_KEY is not set"):
-        credentials.found()
+        credentials.load_keys()
     monkeypatch.delenv("TENCENTCLOUD_SECRET_ID")
     with pytest.raises(Trouble, match="no credentials"):
-        credentials.found()
+        credentials.load_keys()
     monkeypatch.setenv("TENCENTCLOUD_SHARED_CREDENTIALS_DIR", str(tmp_path))
     profile = {"secretId": "AKIDprofile", "secretKey": "k", "token": "t", "expiresAt": 1}
     (tmp_path / "default.credential").write_text(json.dumps(profile), encoding="utf-8")
-    keys, role = credentials.found()
+    keys, role = credentials.load_keys()
     assert (keys.secret_id, keys.token, role) == ("AKIDprofile", "t", None)
     (tmp_path / "default.credential").write_text("[", encoding="utf-8")
     with pytest.raises(Trouble, match="cannot be read"):
-        credentials.found()
+        credentials.load_keys()
     monkeypatch.setenv("TENCENTCLOUD_MFA_CERTIFICATION_TOKEN_CODE", "123456")
     with pytest.raises(Trouble, match="alone"):
-        credentials.found()
+        credentials.load_keys()
 
 
 def test_a_role_is_taken_first(api: TencentApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_role_is_taken_first(api: TencentApi, monkeypatch: pytest.MonkeyPatch)
 def test_accounts_of_the_international_site_have_their_own_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    provider, plan = made(tmp_path, account="international")
+    provider, plan = provider_and_plan(tmp_path, account="international")
     assert provider.module is not None
     block = provider.module.blocks(plan)["tencentcloud"]
     assert block.configuration == {"region": "ap-guangzhou", "domain": "intl.tencentcloudapi.com"}
@@ -114,7 +114,7 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
         "bandwidth": {"charge": "package", "package": "bwp-00000001"},
         "storage": {"cfs": {"path": "/home"}, "nfs": [{"source": "10.0.0.5:/", "path": "/data"}]},
     }  # fmt: skip
-    provider, plan = made(tmp_path, group={"capacity": {"kind": "spot"}}, **site)
+    provider, plan = provider_and_plan(tmp_path, group={"capacity": {"kind": "spot"}}, **site)
     assert provider.module is not None
     assert provider.module.inputs(plan) == {
         "site": "here", "zones": ["ap-guangzhou-3"], "groups": {"train": {"image_id": "img-487zeit5"}},
@@ -126,7 +126,7 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
         "spot_max_price": "25.5", "spread": "rack",
         "vpc": {"id": "vpc-00000001", "subnets": {"ap-guangzhou-3": "subnet-00000003"}},
     }  # fmt: skip
-    provider, plan = made(tmp_path / "other", buckets=[{"bucket": "data-1250000000", "prefix": "a/"}])
+    provider, plan = provider_and_plan(tmp_path / "other", buckets=[{"bucket": "data-1250000000", "prefix": "a/"}])
     assert provider.module is not None
     buckets = provider.module.inputs(plan)["buckets"]
     assert buckets == [{"bucket": "data-1250000000", "prefix": "a/", "write": False}]

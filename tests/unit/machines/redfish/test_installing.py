@@ -366,9 +366,9 @@ def test_a_machine_is_replaced_under_another_name_of_its_host(rack: Callable[...
     test_rack.sshds[name].up = False
     test_rack.reinstall = ("GPU-0000",)
     renamed_machines = test_rack.machines(fleet_plan(1))
-    renamed_machines._known, renamed_machines._way = (
+    renamed_machines._known, renamed_machines._access = (
         previous_nodes,
-        replace(renamed_machines._way, users={"train-0": "ubuntu"}),
+        replace(renamed_machines._access, users={"train-0": "ubuntu"}),
     )
     planned = renamed_machines.plan(fleet_plan(1), replace=["train-0"])
     planned.refuse_more(["train-0"], ["train-0"])
@@ -683,7 +683,7 @@ def test_what_an_installer_reports_is_heard(rack: Callable[..., Rack], monkeypat
     assert f"{refuses}: the installer switched the machine off: nothing was written: a disk of it holds" in str(
         caught.value
     )
-    paths = test_rack.machines(fleet_plan(2))._way.paths
+    paths = test_rack.machines(fleet_plan(2))._access.paths
     assert list(ssh.load_pins(paths).values()) == [(ends, KEY)]
     steps = Journal(paths.site("here") / "bmc.json").load()
     assert [(installation.step, installation.host_key) for installation in steps.values()] == [

@@ -41,7 +41,7 @@ def _random_strings(count: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, object]]:
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, object]]:
     texts = [*HOSTILE, *_random_strings(400)]
     folder: Path = tmp_path_factory.mktemp("hcl")
     keys = {text: index for index, text in enumerate(dict.fromkeys(texts))}
@@ -61,18 +61,18 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str,
     return texts, {name: entry["value"] for name, entry in json.loads(answer.stdout).items()}
 
 
-def test_strings_arrive_as_they_are(told: tuple[list[str], dict[str, object]]) -> None:
-    texts, values = told
+def test_strings_arrive_as_they_are(rendered: tuple[list[str], dict[str, object]]) -> None:
+    texts, values = rendered
     assert values["list"] == texts
 
 
-def test_map_keys_arrive_as_they_are(told: tuple[list[str], dict[str, object]]) -> None:
-    texts, values = told
+def test_map_keys_arrive_as_they_are(rendered: tuple[list[str], dict[str, object]]) -> None:
+    texts, values = rendered
     assert values["map"] == {text: index for index, text in enumerate(dict.fromkeys(texts))}
 
 
-def test_other_values_keep_their_type(told: tuple[list[str], dict[str, object]]) -> None:
-    assert told[1]["rest"] == [None, True, False, 3, 2.5, {"a": [1]}]
+def test_other_values_keep_their_type(rendered: tuple[list[str], dict[str, object]]) -> None:
+    assert rendered[1]["rest"] == [None, True, False, 3, 2.5, {"a": [1]}]
 
 
 def test_what_hcl_can_not_say_is_refused() -> None:

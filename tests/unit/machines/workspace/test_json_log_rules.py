@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.common.errors import Diagnostic, LockedError, ProviderError
 from provisioner.common.events import Event, Events
-from provisioner.machines.workspace.json_log import LOCK_ERROR, Changes, JsonLog, from_text, held
+from provisioner.machines.workspace.json_log import LOCK_ERROR, Changes, JsonLog, from_text, is_lock_error
 
 HOOK = {"resource": {"resource_key": "train-0", "addr": 'node["train-0"]'}, "output": "made"}
 
@@ -164,7 +164,7 @@ def test_errors_are_read_off_what_people_see() -> None:
     ],
 )
 def test_a_state_is_held_only_by_somebody_who_has_a_name(summary: str, detail: str, locked: bool) -> None:
-    assert held(Diagnostic(summary, detail)) == locked
+    assert is_lock_error(Diagnostic(summary, detail)) == locked
     log, _ = reading(diagnostic("error", "other"), diagnostic("error", summary, detail=detail))
     error = log.failure(1, "/site", "/log")
     assert isinstance(error, LockedError) == locked

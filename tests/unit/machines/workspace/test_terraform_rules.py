@@ -35,7 +35,7 @@ LOCAL = MAIN + 'terraform {\n  backend "local" {\n  }\n}\n'
 
 
 class Fake:
-    """A workspace in `folder`, and the script's answers beside it. `seen`: the events."""
+    """A workspace in `folder`, and the script's answers beside it. `events_seen`: the events."""
 
     def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
         self.folder, self.answers = root / "workspace", root / "answers"
@@ -43,10 +43,10 @@ class Fake:
         self.answers.mkdir()
         script = self.answers / "terraform"
         script.write_text(SCRIPT)
-        self.seen: list[Event] = []
+        self.events_seen: list[Event] = []
         self.log = root / "log"
         self.space = Workspace(
-            self.folder, Binary(("sh", str(script)), ""), Events(self.seen.append), log=self.log,
+            self.folder, Binary(("sh", str(script)), ""), Events(self.events_seen.append), log=self.log,
             environment=lambda: environment,
         )  # fmt: skip
         self.main(LOCAL)
@@ -65,7 +65,7 @@ class Fake:
         return lines
 
     def messages(self) -> list[tuple[str, str]]:
-        return [(event.kind, event.message) for event in self.seen]
+        return [(event.kind, event.message) for event in self.events_seen]
 
     def environment(self) -> dict[str, str]:
         rows = (line.split("=", 1) for line in (self.answers / "environment").read_text().splitlines() if "=" in line)
@@ -281,7 +281,7 @@ def test_a_state_that_terraform_can_read_is_not_damaged(fake: Fake, text: str) -
     (fake.folder / "terraform.tfstate").write_text(text)
     assert fake.space.damage() is None
     assert (fake.folder / "terraform.tfstate").read_text() == text
-    assert fake.seen == []
+    assert fake.events_seen == []
 
 
 def test_a_backup_is_put_back_only_where_that_is_allowed(fake: Fake) -> None:
@@ -292,7 +292,7 @@ def test_a_backup_is_put_back_only_where_that_is_allowed(fake: Fake) -> None:
     assert "there is no backup" in (fake.space.damage() or "")
     backup.write_text('{"whole": 1}')
     assert "`gpuprov up` puts its backup in its place" in (fake.space.damage(repair=False) or "")
-    assert (file.read_text(), fake.seen) == ('{"half', [])
+    assert (file.read_text(), fake.events_seen) == ('{"half', [])
     assert fake.space.damage() is None
     assert file.read_text() == '{"whole": 1}'
     assert [kind for kind, _ in fake.messages()] == ["warning"]
@@ -349,7 +349,7 @@ def test_no_state_moves_where_there_is_none(fake: Fake) -> None:
     fake.main(S3)
     fake.space.init(repair=False)
     assert "-force-copy" not in fake.calls()[0]
-    assert fake.seen == []
+    assert fake.events_seen == []
 
 
 def test_a_state_of_a_local_backend_stays(fake: Fake) -> None:
@@ -447,7 +447,7 @@ def test_a_whole_note_of_the_backend_is_kept(fake: Fake) -> None:
     note = fake.folder / ".terraform" / "terraform.tfstate"
     note.write_text("{}")
     fake.space.init()
-    assert (len(fake.calls()), note.exists(), fake.seen) == (1, True, [])
+    assert (len(fake.calls()), note.exists(), fake.events_seen) == (1, True, [])
 
 
 def test_terraform_is_asked_in_its_folder_and_what_it_prints_need_be_no_text(fake: Fake) -> None:
