@@ -21,7 +21,8 @@ EXAMPLES = Path(__file__).parent / "data/examples"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 PRINTED_BY = {
     "validate": ("validate",), "plan": ("plan",), "report": ("up", "verify", "replace"), "facts": ("facts",),
-    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "down": ("down",), "gc": ("gc",), "monitoring": ("monitoring",),
+    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "down": ("down",), "gc": ("gc",),
+    "monitoring": ("monitoring",),
     "cost": ("cost",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",), "image-list": ("image",),
     "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",), "image-nightly": ("image",),
     "error": (),
