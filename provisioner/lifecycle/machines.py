@@ -500,8 +500,11 @@ def _record_incomplete(
 
 
 def _own_machines(cluster: Cluster, nodes: Sequence[fleet.Node]) -> list[fleet.Node]:
-    """Those of the nodes that existed before the cluster."""
-    return [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
+    """Those of the nodes that existed before the cluster, whatever provider cluster.yaml names for their site now."""
+    providers = {
+        site: cluster.providers.made_at(site) for site in {node.site for node in nodes} & {*cluster.spec.sites}
+    }
+    return [node for node in nodes if node.site in providers and providers[node.site].hosts]
 
 
 def admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, ProviderError]:
