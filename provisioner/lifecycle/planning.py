@@ -39,7 +39,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
-        lock = locking.current(cluster, cluster.events, write=False)
+        lock = cluster.place_lock(locking.current(cluster, cluster.events, write=False))
         whole = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))
         machines.refuse_abandoned(cluster, whole)
         wanted = whole.at(sites)

@@ -118,14 +118,16 @@ def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
 
 
 def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
-    """The choices for a document: [{"group", "site", "sites", "order", "prices": {site: a price for an hour, None where
-    it is not known}, "refused": {site: reason}}]; `prices` is empty where the order is the file's."""
+    """The choices for a document: [{"group", "site", "sites", "machines": {site: machine type}, "order", "prices":
+    {site: a price for an hour, None where it is not known}, "refused": {site: reason}}]; `prices` is empty where the
+    order is the file's."""
     recorded = load(paths) or {}
     return [
         {
             "group": name,
             "site": spec.site_of(name),
             "sites": list(sites),
+            "machines": {site: spec.groups[name].machine_type(site) for site in sites},
             "order": spec.groups[name].site_order,
             "prices": _prices(spec, name, sites) if spec.groups[name].site_order == "price" else {},
             "refused": {s: why for s, why in recorded[name].refused.items() if s in sites} if name in recorded else {},
@@ -146,6 +148,7 @@ def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _sentence(row: Mapping[str, Any]) -> str:
     site, sites, refused = row["site"], row["sites"], row["refused"]
+    machines = types if len(set((types := row.get("machines", {})).values())) > 1 else {}
     reasons = "; ".join(f"{one} had no capacity ({why})" for one, why in refused.items())
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
@@ -154,15 +157,20 @@ def _sentence(row: Mapping[str, Any]) -> str:
     first = (
         f", the {'cheapest' if prices.get(site) else 'first'} of its list" if site == sites[0] and not refused else ""
     )
-    parts = [f"site {site}{first}{_by_price(prices)}"]
+    parts = [f"site {_with_machine(site, machines)}{first}{_by_price(prices)}"]
     if reasons:
         parts.append(reasons)
     unknown = [one for one in sites[: sites.index(site)] if one not in refused] if site in sites else []
     if unknown:
         parts.append(f"its machines were created there, and {', '.join(unknown)} was not tried")
     if later:
-        parts.append(f"without capacity there: {', then '.join(later)}")
+        parts.append(f"without capacity there: {', then '.join(_with_machine(one, machines) for one in later)}")
     return "; ".join(parts)
+
+
+def _with_machine(site: str, machines: Mapping[str, str]) -> str:
+    """A site with the machine type there, where that depends on the site."""
+    return f"{site} ({machines[site]})" if site in machines else site
 
 
 def _by_price(prices: Mapping[str, str | None]) -> str:
@@ -170,5 +178,5 @@ def _by_price(prices: Mapping[str, str | None]) -> str:
     known = [f"{site} {price}" for site, price in prices.items() if price]
     unknown = [site for site, price in prices.items() if not price]
     parts = [f"list prices an hour: {', '.join(known)}"] if known else []
-    parts += [f"no list price, so last: {', '.join(unknown)}"] if unknown else []
+    parts += [f"no comparable list price, so last: {', '.join(unknown)}"] if unknown else []
     return f" ({'; '.join(parts)})" if parts else ""

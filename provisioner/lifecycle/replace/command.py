@@ -104,7 +104,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
 def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
     """The lock, kept, and the plan of the cluster. Raises GpuprovError while an upgrade is under way, where a site was
     abandoned, and where the roles could not run later because a kept lock is damaged."""
-    lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
+    lock, ledger = cluster.place_lock(locking.current(cluster, cluster.events)), Ledger(cluster.paths)
     ledger.refuse_damaged_locks(lock)
     upgrade_journal.assign(cluster, cluster.nodes(), lock)
     plan = build_plan(cluster.spec, lock, beside=upgrade_journal.others(cluster, lock))

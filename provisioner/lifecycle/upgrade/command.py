@@ -90,7 +90,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     with cluster.exclusively("upgrade") as run_dir:
         machines.refuse_undone(cluster)
         lock, journal, ledger = (
-            locking.current(cluster, cluster.events),
+            cluster.place_lock(locking.current(cluster, cluster.events)),
             upgrade_journal.load(cluster.paths),
             Ledger(cluster.paths),
         )

@@ -29,6 +29,7 @@ from provisioner.lifecycle.verifying import Verdict
 from provisioner.machines.base import Action, Planned
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
+from provisioner.stack.models import Lock
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
 FILE = """
@@ -165,7 +166,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in test_world.proven else None)
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
     monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
-    monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.locking, "current", lambda *_: Lock(request={}, simulated=True, groups={}))
     monkeypatch.setattr(command.Ledger, "keep", lambda *_: "0" * 12)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])

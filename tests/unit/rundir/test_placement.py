@@ -186,8 +186,8 @@ def test_sites_in_the_order_of_their_list_prices(tmp_path: Path) -> None:
     assert (row["order"], row["sites"]) == ("price", ["ohio", "london", "unpriced"])
     assert row["prices"] == {"ohio": "21.96 USD", "london": "28.54 USD", "unpriced": None}
     assert placement.lines([row]) == [
-        "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no list "
-        "price, so last: unpriced); without capacity there: london, then unpriced"
+        "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no "
+        "comparable list price, so last: unpriced); without capacity there: london, then unpriced"
     ]
     private_dir(cluster.paths.root)
     placement.record(cluster.paths, {"train": Choice("london", {"ohio": "shortage"})})
