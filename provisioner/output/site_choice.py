@@ -18,6 +18,8 @@ class SiteChoiceOutput(OpenOutput):
     machines: dict[str, str] = Field(default={}, description="By site: the machine type of the group there")
     order: Literal["file", "price"] = Field(default="file", description="`site_order` of the group")
     prices: dict[str, str | None] = Field(
-        default={}, description="With order price, by site: the list price of a machine for an hour, null if not known"
+        default={},
+        description="By site: the list price of a machine for an hour, null if not known; there with order price, or "
+        "with a machine type for each site",
     )
     refused: dict[str, str] = Field(description="By site: what it answered when it had no capacity")

@@ -289,15 +289,20 @@ class ClusterSpec(Model):
         prices = self.site_prices(group)
         return tuple(sorted(sites, key=lambda site: price.price if (price := prices[site]) else math.inf))
 
-    def site_prices(self, group: str) -> dict[str, Price | None]:
+    def list_prices(self, group: str) -> dict[str, Price | None]:
         """The list price on demand of a group's machine at each of its sites, in the order of the file. None where it
-        is not known, or in another currency than the first that is: nothing compares the two."""
+        is not known."""
         prices: dict[str, Price | None] = {}
         for site in self.groups[group].sites:
             prices[site] = None
             with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
                 region = getattr(self.sites.get(site), "region", "")
                 prices[site] = self.catalog.price(self.machine(group, site), region)
+        return prices
+
+    def site_prices(self, group: str) -> dict[str, Price | None]:
+        """The list prices of a group that compare: None for one in another currency than the first."""
+        prices = self.list_prices(group)
         currency = next((price.currency for price in prices.values() if price), "")
         return {site: price if price and price.currency == currency else None for site, price in prices.items()}
 

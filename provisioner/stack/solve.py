@@ -84,7 +84,7 @@ def solve(
     for name, group in spec.groups.items():
         machine = spec.machine(name)
         gpu = known.gpu(machine.gpu_model)
-        kept_versions = tuple(sorted(_kept(keep or {}, name).items()))
+        kept_versions = tuple(sorted(_versions_to_keep(keep or {}, name).items()))
         efa = machine.uses_efa(group.network.rdma)
         pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
@@ -99,7 +99,7 @@ def solve(
     return stacks
 
 
-def _kept(keep: Mapping[str, Mapping[str, str]], name: str) -> Mapping[str, str]:
+def _versions_to_keep(keep: Mapping[str, Mapping[str, str]], name: str) -> Mapping[str, str]:
     """The versions that stay; of train@west those of train where its machine type was the same at all sites before."""
     return keep.get(name) or keep.get(name.partition("@")[0]) or {}
 
