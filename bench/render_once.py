@@ -19,7 +19,7 @@ def main(file: str) -> None:
     groups = []
     for name, solved in stack.solve(wanted).items():
         group = wanted.groups[name]
-        machine = known.machine(group.machine)
+        machine = known.machine(group.machine_type())
         groups.append(PlannedGroup(name, wanted.site_of(name), group, machine, known.gpu(machine.gpu_model), solved))
     site = next(iter(wanted.sites))
     images = {group.stack.os: BaseImage(id="ami-0123456789abcdef0", why="bench") for group in groups}

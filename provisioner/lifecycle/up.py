@@ -238,13 +238,7 @@ def _ask(cluster: Cluster, confirm: Confirm, plan: Plan, intended: NodeChanges, 
     this run, and what is written stays."""
     if snapshot is None:
         return confirm(plan, intended)
-    is_confirmed, planned = False, RunSnapshot.of(cluster.paths)
-    try:
-        is_confirmed = confirm(plan, intended)
-    finally:
-        if not is_confirmed:
-            snapshot.restore(planned)
-    return is_confirmed
+    return snapshot.confirmed(cluster.paths, lambda: confirm(plan, intended))
 
 
 def _record(cluster: Cluster, all_sites: Plan, plan: Plan) -> None:
