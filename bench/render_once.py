@@ -19,7 +19,7 @@ def main(file: str) -> None:
     groups = []
     for name, solved in stack.solve(cluster_spec).items():
         group = cluster_spec.groups[name]
-        machine = known.machine(group.machine)
+        machine = known.machine(group.machine_type())
         groups.append(
             PlannedGroup(name, cluster_spec.site_of(name), group, machine, known.gpu(machine.gpu_model), solved)
         )

@@ -65,7 +65,7 @@ def build(
     screen = display(quiet=json_)
     with_what = "; ".join(
         f"{name}: a virtual machine on this computer" if virtual.is_virtual(recipe, name)
-        else f"{name}: a builder, then a {recipe.cluster.spec.groups[name].machine}"
+        else f"{name}: a builder, then a {recipe.cluster.spec.groups[name].machine_type()}"
         for name in recipe.targets
     )  # fmt: skip
     question = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''} ({with_what})?"

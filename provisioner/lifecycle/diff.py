@@ -47,10 +47,10 @@ def absent_reports(cluster: Cluster, diff: Diff) -> tuple[NodeReport, ...]:
     """What a verdict says of the machines that are not there."""
     from provisioner.verify.results import NodeReport
 
-    groups = cluster.spec.groups
+    groups, sites = cluster.spec.groups, cluster.spec.group_sites()
     return tuple(
         NodeReport(
-            name, group, cluster.spec.site_of(group), groups[group].machine, cluster.sandbox, (),
+            name, group, sites[group], groups[group].machine_type(sites[group]), cluster.sandbox, (),
             error=ABSENT, absent=True,
         )
         for name, group in diff.absent.items()

@@ -152,15 +152,15 @@ ROUNDS = 4
 
 
 def _solved(cluster: Cluster, events: Events, keep: Kept | None, *, refuse: bool) -> dict[str, Stack]:
-    """Group → its stack. Real images are asked what they hold: what an image says of itself counts, whatever the tables
-    of this release say."""
+    """Group, as `ClusterSpec.by_machine` has it, → its stack. Real images are asked what they hold: what an image says
+    of itself counts, whatever the tables of this release say."""
     locate = cluster_yaml.placer(cluster.file)
-    simulated = _simulated(cluster)
-    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in simulated]
+    simulated, sites = _simulated(cluster), cluster.spec.by_machine().group_sites()
+    real = [name for name in sites if sites[name] not in simulated]
     if not real:
         return stack.solve(cluster.spec, place=locate, keep=keep)
     _refuse_architecture(cluster)
-    accounts.ask(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
+    accounts.ask(cluster, sorted({sites[name] for name in real}), events, refuse=refuse)
     from provisioner.stack import pinning
 
     sources, read = _sources(cluster, keep), {}
@@ -199,7 +199,7 @@ def kept(previous: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
 def explain(cluster: Cluster, name: str) -> list[str]:
     """Why a component has its version, group by group: who asked, what speaks for it, and why not the others."""
     lock = lockfile.read(cluster.paths.lock_file) or lockfile.read(cluster.paths.user_lock)
-    locate = cluster_yaml.placer(cluster.file)
+    locate, spec = cluster_yaml.placer(cluster.file), cluster.spec.by_machine()
     solved = lock.groups if lock else stack.solve(cluster.spec, place=locate)
     known = list(dict.fromkeys(key for group_stack in solved.values() for key in group_stack.components))
     if name not in known:
@@ -216,7 +216,7 @@ def explain(cluster: Cluster, name: str) -> list[str]:
             lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
             lines += [
                 f"  {line}"
-                for line in stack.alternatives(cluster.spec, group, name, chosen.version, locate, group_stack.images)
+                for line in stack.alternatives(spec, group, name, chosen.version, locate, group_stack.images)
             ]
     return lines
 
@@ -234,12 +234,12 @@ def _pinned(
     all others are read from the vendors' repositories and registries, but those of a golden image (`golden`): they were
     when it was built."""
     pinned: dict[str, Stack] = {}
-    simulated = _simulated(cluster)
+    simulated, sites = _simulated(cluster), cluster.spec.by_machine().group_sites()
     for site in simulated:
         mirror = cluster.providers.at(site).sandbox_mirror
         assert mirror is not None
-        pinned |= mirror.pin({n: s for n, s in stacks.items() if cluster.spec.site_of(n) == site}, events)
-    real = {name: stack for name, stack in stacks.items() if cluster.spec.site_of(name) not in simulated}
+        pinned |= mirror.pin({n: s for n, s in stacks.items() if sites[n] == site}, events)
+    real = {name: stack for name, stack in stacks.items() if sites[name] not in simulated}
     pinned |= {name: real.pop(name) for name in golden if name in real}
     if real:
         _refuse_architecture(cluster)
@@ -252,7 +252,7 @@ def _pinned(
         simulated=bool(simulated),
         bases={name: _bases(cluster, name, stacks, keep, golden) for name in cluster.spec.sites},
         images={name: image.golden for name, image in golden.items()},
-        groups={name: pinned[name] for name in cluster.spec.groups},
+        groups={name: pinned[name] for name in sites},
     )
     if write:
         lockfile.write(cluster.paths.lock_file, lock)
@@ -273,9 +273,9 @@ def _simulated(cluster: Cluster) -> list[str]:
 
 def _refuse_architecture(cluster: Cluster) -> None:
     """Raise GpuprovError for a machine whose processors are not those that the repositories and images are read for."""
-    locate = cluster_yaml.placer(cluster.file)
-    for name in cluster.spec.groups:
-        machine = cluster.spec.machine(name)
+    locate, spec = cluster_yaml.placer(cluster.file), cluster.spec.by_machine()
+    for name in spec.groups:
+        machine = spec.machine(name)
         if machine.cpu != "amd64":
             raise GpuprovError(
                 f"{machine.name} has {machine.cpu} processors, but packages can be locked for amd64 only",
@@ -294,7 +294,7 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
         own=frozenset(cluster.spec.stack.repositories),
         confirmed={name: repository.sha256 or () for name, repository in cluster.spec.stack.repositories.items()},
         before=previous.groups if previous is not None and not previous.simulated else {},
-        sites={name: cluster.spec.site_of(name) for name in cluster.spec.groups},
+        sites=cluster.spec.by_machine().group_sites(),
         keep=keep or {},
     )
 
@@ -304,7 +304,8 @@ def _bases(
 ) -> dict[str, BaseImage]:
     """What the machines of a site boot, but those of groups with a golden image or the cloud's own, where its provider
     can say; else why it can't. An image that was locked stays unless everything is upgraded."""
-    groups = [name for name in stacks if site in cluster.spec.sites_of(name) and name not in golden]
+    spec = cluster.spec.by_machine()
+    groups = [name for name in stacks if site in spec.sites_of(name) and name not in golden]
     groups = [name for name in groups if stacks[name].vendor is None]
     systems = sorted({stacks[name].os for name in groups})
     try:

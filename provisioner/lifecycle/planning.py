@@ -39,7 +39,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", look=True) as run_dir:
         new_lock = not cluster.paths.locked()
-        lock = locking.current(cluster, cluster.events, write=False)
+        lock = cluster.place_lock(locking.current(cluster, cluster.events, write=False))
         fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
         machines.refuse_abandoned(cluster, fleet_plan)
         desired = fleet_plan.at(sites)

@@ -1,14 +1,15 @@
 """The files of a run directory before a question: what planning has written is taken back where the answer is no.
 
-`plan` and `up` let Terraform plan in the workspace of each site, which is rendered anew for that. Neither may leave
-anything of it: not where nobody asked for a change, nor where a person declined it.
+`plan`, `up` and `replace` let Terraform plan in the workspace of each site, which is rendered anew for that; `upgrade`
+keeps the lock that it compares. None may leave anything of it: not where nobody asked for a change, nor where a person
+declined it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,17 @@ class RunSnapshot:
                 content = regular_file.read(file, LARGEST, follow_links=False)
                 contents[file] = content, stat.S_IMODE(file.stat().st_mode)
         return cls(paths.root, contents)
+
+    def confirmed(self, paths: ClusterPaths, confirm: Callable[[], bool]) -> bool:
+        """Whether a person says yes. Where not, or where the question fails, what was written since the snapshot is
+        taken back."""
+        is_confirmed, planned = False, RunSnapshot.of(paths)
+        try:
+            is_confirmed = confirm()
+        finally:
+            if not is_confirmed:
+                self.restore(planned)
+        return is_confirmed
 
     def restore(self, planned: RunSnapshot) -> None:
         """Put back each file that was another one when all was planned, and remove those that were new. `planned`: the

@@ -85,15 +85,23 @@ class Cluster:
         """What stands for FILE in a command on this cluster."""
         return typed_file(self.file, sandbox=self.sandbox)
 
-    @cached_property
+    @property
     def lock(self) -> Lock:
-        """cluster.lock. Raises GpuprovError where there is none yet."""
+        """cluster.lock, with the stack of each group at its site. Raises GpuprovError where there is none yet."""
+        return self.place_lock(self._whole_lock)
+
+    @cached_property
+    def _whole_lock(self) -> Lock:
         lock = lockfile.read(self.paths.lock_file)
         if lock is None:
             raise GpuprovError(
                 "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.typed_file}` first"
             )
         return lock
+
+    def place_lock(self, lock: Lock) -> Lock:
+        """A lock as its groups have it at the sites where they are now."""
+        return lock.at(self.spec.group_sites())
 
     @property
     def needs_terraform(self) -> bool:

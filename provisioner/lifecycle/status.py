@@ -90,8 +90,9 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         stage = "interrupted" if stage == "making" and not at_work else stage
         if node is None and stage not in ABSENT:  # noted of a machine of that name which is gone
             stage, node_note = "planned" if cluster.paths.nodes.exists() else "unknown", {}
-        machine = cluster.spec.groups[group].machine
-        rows.append(row(name, group, cluster.spec.site_of(group), machine, node, stage=stage, ok=node_note.get("ok")))
+        site = cluster.spec.site_of(group)
+        machine = cluster.spec.groups[group].machine_type(site)
+        rows.append(row(name, group, site, machine, node, stage=stage, ok=node_note.get("ok")))
     for node in known.values():
         rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
     return {
@@ -137,6 +138,7 @@ def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, l
     lock = lockfile.read(cluster.paths.lock_file)
     if lock is None:
         return {}
+    lock = cluster.place_lock(lock)
     present = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
     rows = {}
     for name, release in upgrade_journal.assigned(cluster, present, lock).items():

@@ -107,15 +107,16 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         upgrade_journal.refuse_resized(cluster, chosen(cluster, only))
         _refuse_damaged_records(cluster)
         with run.stage("stack"):
-            lock = locking.current(cluster, events, write=False)
-            Ledger(cluster.paths).refuse_damaged_locks(lock)  # before machines are paid
-        created = _create(cluster, binary, run, lock, confirm=confirm, only=only, untouched=untouched)
+            whole_lock = locking.current(cluster, events, write=False)
+            Ledger(cluster.paths).refuse_damaged_locks(cluster.place_lock(whole_lock))  # before machines are paid
+        created = _create(cluster, binary, run, whole_lock, confirm=confirm, only=only, untouched=untouched)
         if created is None:
             run.declined = True
             if untouched:  # the question was about the first machines: nothing of the cluster is left
                 cluster.only_looked()
             return run
         fleet_plan, remaining, sites, nodes, fresh = created
+        lock = cluster.place_lock(whole_lock)
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
@@ -156,7 +157,7 @@ class Created(NamedTuple):
 
 
 def _create(
-    cluster: Cluster, binary: Binary, run: Run, lock: Lock, *, confirm: Confirm, only: Collection[str],
+    cluster: Cluster, binary: Binary, run: Run, whole_lock: Lock, *, confirm: Confirm, only: Collection[str],
     untouched: bool,
 ) -> Created | None:  # fmt: skip
     """Create what is missing; None where a person said no. `untouched`: nothing of the cluster was there before.
@@ -169,6 +170,7 @@ def _create(
     while True:
         sites = chosen(cluster, only)
         with run.stage("stack"):
+            lock = cluster.place_lock(whole_lock)
             fleet_plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
             machines.refuse_abandoned(cluster, fleet_plan)
             remaining = Remaining(fleet_plan.at(sites), cluster.events)
@@ -198,7 +200,7 @@ def _create(
                 site.forget()
             return None
         if approved is None:
-            locking.write(cluster, lock)
+            locking.write(cluster, whole_lock)
         approved = intended
         _record(cluster, fleet_plan, remaining.plan)
         _drain(cluster, intended)
@@ -236,13 +238,7 @@ def _ask(cluster: Cluster, confirm: Confirm, plan: Plan, intended: NodeChanges, 
     this run, and what is written stays."""
     if snapshot is None:
         return confirm(plan, intended)
-    is_confirmed, planned = False, RunSnapshot.of(cluster.paths)
-    try:
-        is_confirmed = confirm(plan, intended)
-    finally:
-        if not is_confirmed:
-            snapshot.restore(planned)
-    return is_confirmed
+    return snapshot.confirmed(cluster.paths, lambda: confirm(plan, intended))
 
 
 def _record(cluster: Cluster, all_sites: Plan, plan: Plan) -> None:

@@ -188,7 +188,7 @@ def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, h
         return
     alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
     with contextlib.suppress(LockedError), alone:
-        releases = upgrade_journal.assigned(cluster, todo, lock)
+        releases = upgrade_journal.assigned(cluster, todo, cluster.place_lock(lock))
         differences = drifted(cluster, todo, releases)
         _record(Ledger(cluster.paths), [node for node in todo if differences.get(node.name) == ()], releases)
 

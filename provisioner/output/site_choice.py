@@ -15,8 +15,11 @@ class SiteChoiceOutput(OpenOutput):
     group: str
     site: str = Field(description="Where the group is, or is created")
     sites: list[str] = Field(description="The list, in the order in which the sites are tried")
+    machines: dict[str, str] = Field(default={}, description="By site: the machine type of the group there")
     order: Literal["file", "price"] = Field(default="file", description="`site_order` of the group")
     prices: dict[str, str | None] = Field(
-        default={}, description="With order price, by site: the list price of a machine for an hour, null if not known"
+        default={},
+        description="By site: the list price of a machine for an hour, null if not known; there with order price, or "
+        "with a machine type for each site",
     )
     refused: dict[str, str] = Field(description="By site: what it answered when it had no capacity")

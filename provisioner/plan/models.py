@@ -86,6 +86,7 @@ def build_plan(spec: ClusterSpec, lock: Lock, *, beside: Sequence[Lock] = (), pa
     """The plan of cluster.yaml by a lock. `beside`: other locks that machines still run. `partly`: leave out the groups
     that the lock does not have, as one does that is older than they are; without it they raise GpuprovError."""
     groups, catalog = [], spec.catalog
+    lock = lock.at(spec.group_sites())
     for name, group in spec.groups.items():
         if name not in lock.groups:
             if partly:
@@ -93,12 +94,12 @@ def build_plan(spec: ClusterSpec, lock: Lock, *, beside: Sequence[Lock] = (), pa
             raise GpuprovError(
                 f"cluster.lock has no group {name}", where=spec.name, hint="run `gpuprov lock` with this cluster.yaml"
             )
-        machine = catalog.machine(group.machine)
+        machine, site = spec.machine(name), spec.site_of(name)
         groups.append(
             PlannedGroup(
                 name=name,
-                site=spec.site_of(name),
-                spec=group,
+                site=site,
+                spec=group.at(site),
                 machine=machine,
                 gpu=catalog.gpu(machine.gpu_model),
                 stack=lock.groups[name],

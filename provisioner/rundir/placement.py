@@ -120,16 +120,18 @@ def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
 
 
 def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
-    """The choices for a document: [{"group", "site", "sites", "order", "prices": {site: a price for an hour, None where
-    it is not known}, "refused": {site: reason}}]; `prices` is empty where the order is the file's."""
+    """The choices for a document: [{"group", "site", "sites", "machines": {site: machine type}, "order", "prices":
+    {site: a price for an hour, None where it is not known}, "refused": {site: reason}}]; `prices` is empty where the
+    order is the file's and the machine type is the same at all sites."""
     recorded = load(paths) or {}
     return [
         {
             "group": name,
             "site": spec.site_of(name),
             "sites": list(sites),
+            "machines": {site: spec.groups[name].machine_type(site) for site in sites},
             "order": spec.groups[name].site_order,
-            "prices": _prices(spec, name, sites) if spec.groups[name].site_order == "price" else {},
+            "prices": _prices(spec, name, sites),
             "refused": {s: reason for s, reason in recorded[name].refused.items() if s in sites}
             if name in recorded
             else {},
@@ -139,7 +141,12 @@ def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
 
 
 def _prices(spec: ClusterSpec, group: str, sites: Sequence[str]) -> dict[str, str | None]:
-    prices = spec.site_prices(group)
+    if spec.groups[group].site_order == "price":
+        prices = spec.site_prices(group)
+    elif len(spec.groups[group].machine_types) > 1:
+        prices = spec.list_prices(group)
+    else:
+        return {}
     return {site: money(price.price, price.currency) if (price := prices[site]) else None for site in sites}
 
 
@@ -150,6 +157,7 @@ def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _sentence(row: Mapping[str, Any]) -> str:
     site, sites, refused = row["site"], row["sites"], row["refused"]
+    machines = types if len(set((types := row.get("machines", {})).values())) > 1 else {}
     reasons = "; ".join(f"{refused_site} had no capacity ({reason})" for refused_site, reason in refused.items())
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
@@ -158,11 +166,10 @@ def _sentence(row: Mapping[str, Any]) -> str:
         for site_name in (sites[sites.index(site) + 1 :] if site in sites else sites)
         if site_name not in refused
     ]
-    prices = row.get("prices", {})
-    first = (
-        f", the {'cheapest' if prices.get(site) else 'first'} of its list" if site == sites[0] and not refused else ""
-    )
-    parts = [f"site {site}{first}{_by_price(prices)}"]
+    prices, by_price = row.get("prices", {}), row.get("order") == "price"
+    best = "cheapest" if by_price and prices.get(site) else "first"
+    first = f", the {best} of its list" if site == sites[0] and not refused else ""
+    parts = [f"site {_with_machine(site, machines)}{first}{_list_prices(prices, by_price)}"]
     if reasons:
         parts.append(reasons)
     unknown = (
@@ -171,14 +178,20 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if unknown:
         parts.append(f"its machines were created there, and {', '.join(unknown)} was not tried")
     if later:
-        parts.append(f"without capacity there: {', then '.join(later)}")
+        parts.append(f"without capacity there: {', then '.join(_with_machine(name, machines) for name in later)}")
     return "; ".join(parts)
 
 
-def _by_price(prices: Mapping[str, str | None]) -> str:
-    """The list prices by which sites are ordered, in that order; empty where the order is the file's."""
+def _with_machine(site: str, machines: Mapping[str, str]) -> str:
+    """A site with the machine type there, where that depends on the site."""
+    return f"{site} with {machines[site]}" if site in machines else site
+
+
+def _list_prices(prices: Mapping[str, str | None], by_price: bool) -> str:
+    """The list prices of the sites in their order, by which it is chosen or not."""
     known = [f"{site} {price}" for site, price in prices.items() if price]
     unknown = [site for site, price in prices.items() if not price]
+    without_price = "no comparable list price, so last" if by_price else "no list price"
     parts = [f"list prices an hour: {', '.join(known)}"] if known else []
-    parts += [f"no list price, so last: {', '.join(unknown)}"] if unknown else []
+    parts += [f"{without_price}: {', '.join(unknown)}"] if unknown else []
     return f" ({'; '.join(parts)})" if parts else ""

@@ -206,6 +206,7 @@ class Ledger:
 
 def release_of(spec: ClusterSpec, lock: Lock) -> Release:
     """A lock with the plan of the groups that it and cluster.yaml both have."""
+    lock = lock.at(spec.group_sites())
     return Release(identity(lock), lock, build_plan(spec, lock, partly=True))
 
 

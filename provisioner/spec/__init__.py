@@ -108,7 +108,14 @@ def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[s
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
 
 
+_AT_SITE = re.compile(r"groups\.([^.@]+)@([^.]+)(\.machine)?")
+"""A key of a group of ClusterSpec.by_machine."""
+
+
 def _nearest(source: Source, key_path: str) -> Loc:
+    if (match := _AT_SITE.match(key_path)) is not None:
+        machine = f".machine.{match[2]}" if match[3] else ""
+        key_path = f"groups.{match[1]}{machine}{key_path[match.end() :]}"
     around = [loc for loc in source.marks if key_path == dotted(loc) or key_path.startswith(f"{dotted(loc)}.")]
     return max(around, key=len, default=())
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from provisioner.spec.base import Model, Text
+from provisioner.spec.base import Model, Name, Text
 
 IMAGE = r"^([A-Za-z0-9._-]+/)*[a-z]([a-z0-9-]{0,30}[a-z0-9])?(@(nightly|candidate|stable|[0-9]{8}-[0-9]{6}))?$"
 CapacityKind = Literal["on-demand", "spot", "reservation", "block"]
@@ -99,10 +99,11 @@ class NetworkOptions(Model):
 class Group(Model):
     """`count` machines of one type."""
 
-    machine: Text = Field(
-        title="a machine type of `gpuprov catalog`",
-        description="Machine type, by its name in `gpuprov catalog`",
-        examples=["p4d.24xlarge"],
+    machine: Text | Annotated[dict[Name, Text], Field(min_length=1)] = Field(
+        title="a machine type of `gpuprov catalog`, or a block with one for each site",
+        description="Machine type, by its name in `gpuprov catalog`. A block: site → machine type, for each site of a "
+        "list",
+        examples=["p4d.24xlarge", {"ohio": "p4d.24xlarge", "west": "Standard_ND96asr_v4"}],
     )
     count: int = Field(default=1, ge=1, le=10_000, title="a whole number", description="How many machines")
     site: Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=8)] | None = Field(
@@ -146,6 +147,19 @@ class Group(Model):
         if self.site is None:
             return ()
         return (self.site,) if isinstance(self.site, str) else self.site
+
+    @property
+    def machine_types(self) -> tuple[str, ...]:
+        """The machine types that the file names for it, each once."""
+        return (self.machine,) if isinstance(self.machine, str) else tuple(dict.fromkeys(self.machine.values()))
+
+    def machine_type(self, site: str = "") -> str:
+        """The machine type at a site; the first of the file where it names none for that site."""
+        return self.machine if isinstance(self.machine, str) else self.machine.get(site, self.machine_types[0])
+
+    def at(self, site: str) -> Self:
+        """The group as it is at one site: with one machine type."""
+        return self if isinstance(self.machine, str) else self.model_copy(update={"machine": self.machine_type(site)})
 
     def node_names(self, group: str) -> tuple[str, ...]:
         """The names of its machines, where the file calls it `group`; the modules of terraform/ number them alike."""

@@ -291,9 +291,10 @@ class ClusterSpec(Model):
         """The catalogue and the file's own machine types."""
         return _extended(tuple(self.machines.items())) if self.machines else catalog.load()
 
-    def machine(self, group: str) -> Machine:
-        """The machine type of a group. Raises GpuprovError for one that is not known any more."""
-        return self.catalog.machine(self.groups[group].machine)
+    def machine(self, group: str, site: str | None = None) -> Machine:
+        """The machine type of a group at a site, else at the one that it is at. Raises GpuprovError for a type that is
+        not known any more."""
+        return self.catalog.machine(self.groups[group].machine_type(site or self.site_of(group)))
 
     def node_groups(self) -> dict[str, str]:
         """Node → its group, of all nodes that the file wants."""
@@ -310,14 +311,20 @@ class ClusterSpec(Model):
         prices = self.site_prices(group)
         return tuple(sorted(sites, key=lambda site: price.price if (price := prices[site]) else math.inf))
 
-    def site_prices(self, group: str) -> dict[str, Price | None]:
+    def list_prices(self, group: str) -> dict[str, Price | None]:
         """The list price on demand of a group's machine at each of its sites, in the order of the file. None where it
-        is not known, or in another currency than the first that is: nothing compares the two."""
+        is not known."""
         prices: dict[str, Price | None] = {}
         for site in self.groups[group].sites:
             prices[site] = None
             with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
-                prices[site] = self.catalog.price(self.machine(group), getattr(self.sites.get(site), "region", ""))
+                region = getattr(self.sites.get(site), "region", "")
+                prices[site] = self.catalog.price(self.machine(group, site), region)
+        return prices
+
+    def site_prices(self, group: str) -> dict[str, Price | None]:
+        """The list prices of a group that compare: None for one in another currency than the first."""
+        prices = self.list_prices(group)
         currency = next((price.currency for price in prices.values() if price), "")
         return {site: price if price and price.currency == currency else None for site, price in prices.items()}
 
@@ -325,11 +332,28 @@ class ClusterSpec(Model):
         """The site of a group: the chosen one (with_sites), else the first that is tried for it."""
         return self._chosen_sites.get(group) or self.sites_of(group)[0]
 
+    def group_sites(self) -> dict[str, str]:
+        """Group → the site that it is at."""
+        return {name: self.site_of(name) for name in self.groups}
+
     def with_sites(self, chosen: Mapping[str, str]) -> ClusterSpec:
         """The same file, with the site that was chosen for each of these groups."""
         copy = self.model_copy()
         copy._chosen_sites = dict(chosen)
         return copy
+
+    def by_machine(self) -> ClusterSpec:
+        """The same file with each group whose machine type depends on its site as one group for each of its sites,
+        called train@west: what a lock has a stack of."""
+        groups: dict[str, Group] = {}
+        for name, group in self.groups.items():
+            if len(group.machine_types) == 1:
+                groups[name] = group.at(self.site_of(name))
+            else:
+                for site in group.sites:
+                    update = {"site": site, "site_order": "file"}
+                    groups[f"{name}@{site}"] = group.at(site).model_copy(update=update)
+        return self if groups == self.groups else self.model_copy(update={"groups": groups})
 
     def user(self, site: str) -> str:
         """The account on the nodes of a site: its own, else that of `access`, else the provider's usual one."""

@@ -158,8 +158,9 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
 
 
 def _takes_text(node: Mapping[str, Any]) -> bool:
-    """Whether a place takes a text, or a list of texts."""
-    return {"string", "array"} <= {child.get("type") for child in branches_of(dict(node))}
+    """Whether a place takes a text, or a list or block of texts."""
+    kinds = {child.get("type") for child in branches_of(dict(node)) if "properties" not in child}
+    return "string" in kinds and not kinds.isdisjoint(("array", "object"))
 
 
 def _text_fits(loc: Loc, text: str, value: Any) -> bool:
@@ -274,6 +275,8 @@ def _locate(value: Any, loc: Loc) -> tuple[Loc, Loc]:
         known: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
         if part not in known:
             if isinstance(value, list) and loc[depth + 1 :] and isinstance(part, str):  # which member of a union it is
+                return _locate(root_value, loc[:depth] + loc[depth + 1 :])
+            if isinstance(value, dict) and str(part).startswith("dict[") and loc[depth + 1 :]:  # or a text
                 return _locate(root_value, loc[:depth] + loc[depth + 1 :])
             return loc[:depth], loc[depth:]
         value = value[part]

@@ -15,11 +15,12 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.description import MachineDescription
 from provisioner.catalog.models import Machine
 from provisioner.common.errors import GpuprovError
-from provisioner.common.suggest import did_you_mean, nearest
+from provisioner.common.suggest import did_you_mean
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import Access, Hooks, Monitoring, Prometheus, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
+from provisioner.spec.rules_machine import hardware, machine_for_each_site, machine_of_site
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
 from provisioner.spec.site import CloudSite, Site
@@ -29,7 +30,6 @@ from provisioner.spec.state import State
 
 _BASE64_LINE = re.compile(r"[A-Za-z0-9+=][A-Za-z0-9+/=]{59,}")
 """A line of a private key has 64 or 70 characters; a path of that length has other ones, or begins with /."""
-_LIST = "see gpuprov catalog --provider "
 
 
 @dataclass(slots=True)
@@ -65,7 +65,9 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     for name, site in draft.sites.items():
         at: Loc = ("sites", name)
         groups_here = {
-            n: group for n, group in draft.groups.items() if any(other is site for other in _sites_of(group, draft))
+            n: group.at(name)
+            for n, group in draft.groups.items()
+            if any(other is site for other in _sites_of(group, draft))
         }
         yield from places(at, site, catalog)
         yield from mount_points(at, site, groups_here)
@@ -75,14 +77,15 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft, catalog)
-        site_or_none = _site_of(group, draft)
-        yield from _capacity(loc, group, site_or_none, catalog)
-        machine = _known(group.machine, catalog)
-        is_refused = draft.refused_machines is None or group.machine in draft.refused_machines
-        if machine is not None or not is_refused:
-            yield from _machine(loc, group, machine, site_or_none, catalog)
-        if machine is not None:
-            yield from _hardware(loc, group, machine, catalog)
+        yield from machine_for_each_site(loc, group)
+        for at, type_name, site_or_none in _types(loc, group, draft):
+            yield from _capacity(loc, group, site_or_none, catalog)
+            machine = _known(type_name, catalog)
+            is_refused = draft.refused_machines is None or type_name in draft.refused_machines
+            if machine is not None or not is_refused:
+                yield from machine_of_site(at, type_name, machine, site_or_none, catalog)
+            if machine is not None:
+                yield from hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
         yield from _capacity_minimum(loc, group)
         if group.base != "plain" and group.image is not None:
@@ -94,14 +97,15 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield Finding((*loc, "count"), "an image is built of one machine", "leave it out")
         if draft.image is not None:
             target = draft.image.targets.get(name, ImageTarget())
-            yield from disk_needed(name, machine, site_or_none, target, catalog)
+            machine = _known(group.machine_type(), catalog)
+            yield from disk_needed(name, machine, _site_of(group, draft), target, catalog)
         elif group.image is not None and draft.file is not None:
             yield from recipe_there((*loc, "image"), group.image, draft.file.parent)
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
     for name, target in draft.image.targets.items() if draft.image is not None else ():
         target_group = draft.groups.get(name)
-        machine = _known(target_group.machine, catalog) if target_group else None
+        machine = _known(target_group.machine_type(), catalog) if target_group else None
         site_or_none = _site_of(target_group, draft) if target_group else None
         yield from image_target(name, target, machine, site_or_none, tuple(draft.groups), draft.file, catalog)
     if draft.image is not None and draft.file is not None and draft.name not in ("", draft.file.stem):
@@ -124,8 +128,19 @@ def _sites_of(group: Group, draft: Draft) -> list[Site]:
 
 
 def _site_of(group: Group, draft: Draft) -> Site | None:
-    """The first of them; the others have its provider."""
+    """The first of them."""
     return next(iter(_sites_of(group, draft)), None)
+
+
+def _types(loc: Loc, group: Group, draft: Draft) -> Iterator[tuple[Loc, str, Site | None]]:
+    """The machine types of a group: where each stands, its name, and a site that it is for."""
+    at = (*loc, "machine")
+    if isinstance(group.machine, str):
+        yield at, group.machine, _site_of(group, draft)
+        return
+    for site, name in group.machine.items():
+        if len(group.sites) < 2 or site in group.sites:
+            yield (*at, site), name, draft.sites.get(site)
 
 
 def _site(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Finding]:
@@ -149,7 +164,7 @@ def _site(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Fi
 
 
 def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterator[Finding]:
-    """What a group with several sites cannot have: machines are the same at all of them, and bought there."""
+    """What a group with several sites cannot have: its machines are bought at any of them."""
     first = _site_of(group, draft)
     for index, name in enumerate(group.sites):
         site, at = draft.sites.get(name), (*loc, "site", index)
@@ -158,10 +173,13 @@ def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterat
         if not isinstance(site, CloudSite):
             message = f"{name} has machines that exist already, and capacity is not chosen among them"
             yield Finding(at, message, "name sites of a cloud, or one site")
-        elif site.provider != first.provider:
+        elif isinstance(group.machine, str) and site.provider != first.provider:
             titles = (catalog.provider(listed_site.provider).title for listed_site in (site, first))
             message = "{} is a site of {}, and the first of the list is one of {}".format(name, *titles)
-            yield Finding(at, message, "a list has sites of one provider: each has its own machine types")
+            types = f"{{{group.sites[0]}: {group.machine}, {name}: …}}"
+            by_site = isinstance(first, CloudSite)
+            hint = f"a type for each site: machine: {types}" if by_site else "name sites of a cloud, or one site"
+            yield Finding(at, message, hint)
     if group.capacity.kind in ("reservation", "block"):
         message = f"a {group.capacity.kind} is in one region, and {loc[1]} has {len(group.sites)} sites"
         yield Finding((*loc, "capacity", "kind"), message, "name one site")
@@ -173,41 +191,6 @@ def _site_list(loc: Loc, group: Group, draft: Draft, catalog: Catalog) -> Iterat
         yield Finding((*loc, "image"), message, "name one site, or leave image out")
     if draft.image is not None:
         yield Finding((*loc, "site"), "an image is built at one site", "name one site")
-
-
-def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
-    at = (*loc, "machine")
-    if machine is None and group.machine in catalog.fractions:
-        part = catalog.fractions[group.machine]
-        message = f"{part.name} has {part.share} {part.gpu}, which needs a vGPU driver; gpuprov does not install one"
-        whole_gpus = [m.name for m in catalog.machines(part.provider) if m.gpu_model == part.gpu and not m.retired]
-        yield Finding(
-            at,
-            message,
-            f"with whole GPUs: {', '.join(whole_gpus[:3])}" if whole_gpus else _LIST + part.provider,
-        )
-    elif machine is None:
-        suggestion = did_you_mean(group.machine, catalog.names(site.provider if site else None), limit=3)
-        at_provider = f" at {catalog.provider(site.provider).title}" if site else ""
-        yield Finding(
-            at, f"there is no machine {shown(group.machine)}{at_provider}", suggestion or "`gpuprov catalog` lists them"
-        )
-    elif site is not None and machine.provider != site.provider:
-        sold = catalog.provider(machine.provider).title
-        like = [m.name for m in catalog.machines(site.provider) if _alike(m, machine)]
-        hint = f"with the same GPUs there: {', '.join(like[:3])}" if like else ""
-        site_title = catalog.provider(site.provider).title
-        yield Finding(
-            at, f"{machine.name} comes from {sold}, and this site is {site_title}", hint or _LIST + site.provider
-        )
-    if machine is not None and machine.retired:
-        sold_types = (m for m in catalog.machines(machine.provider) if not m.retired)
-        like = [m.name for m in sold_types if m.gpu_count == machine.gpu_count]
-        yield Finding(at, f"{machine.name} is no longer sold: {machine.retired}", f"instead: {', '.join(like[:3])}")
-
-
-def _alike(machine: Machine, other: Machine) -> bool:
-    return (machine.gpu_model, machine.gpu_count) == (other.gpu_model, other.gpu_count)
 
 
 def _capacity(loc: Loc, group: Group, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
@@ -232,44 +215,6 @@ def _capacity(loc: Loc, group: Group, site: Site | None, catalog: Catalog) -> It
     if site is not None and capacity.kind not in (sold := catalog.provider(site.provider).capacity):
         title = catalog.provider(site.provider).title
         yield Finding((*at, "kind"), f"{title} has no {capacity.kind} capacity", f"known: {', '.join(sold)}")
-
-
-def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
-    gpu = catalog.gpu(machine.gpu_model)
-    if group.placement == "cluster" and not machine.placement_cluster:
-        message = f"no cluster placement is known for {machine.name}"
-        yield Finding((*loc, "placement"), message, "leave it out")
-    yield from _rdma(loc, group, machine, catalog)
-    if group.storage.scratch is not None and not machine.local_disks:
-        yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
-    if group.gpu.mig is not None:
-        at = (*loc, "gpu", "mig")
-        if not gpu.mig:
-            yield Finding(at, f"{gpu.model} cannot be cut with MIG", "leave it out")
-        elif group.gpu.mig not in gpu.mig_profiles:
-            known = f"its profiles: {', '.join(gpu.mig_profiles)}"
-            yield Finding(at, f"{gpu.model} has no MIG profile {group.gpu.mig}", known)
-    if group.gpu.ecc and "ecc" in group.gpu.model_fields_set and not gpu.ecc:
-        yield Finding((*loc, "gpu", "ecc"), f"{gpu.model} is shipped with ECC off", "leave it out")
-    if "persistence" in group.gpu.model_fields_set and group.gpu.persistence and gpu.vendor == "amd":
-        yield Finding((*loc, "gpu", "persistence"), f"{gpu.model} has no persistence mode", "leave it out")
-
-
-def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
-    network, at = group.network, (*loc, "network", "rdma")
-    if network.rdma and machine.network.erdma:
-        message = f"{machine.name} has elastic RDMA interfaces, and gpuprov does not install their driver"
-        yield Finding(at, message, "leave it out: its nodes talk over Ethernet")
-    elif network.rdma and not machine.rdma:
-        yield Finding(at, f"{machine.name} has no RDMA network", _with_rdma(machine, catalog))
-    elif network.rdma is False and machine.rdma and not machine.rdma_optional:
-        yield Finding(at, f"{machine.network.kind} cannot be disabled: it is part of {machine.name}", "leave it out")
-
-
-def _with_rdma(machine: Machine, catalog: Catalog) -> str:
-    rdma_types = [m.name for m in catalog.machines(machine.provider) if m.rdma and not m.retired]
-    suggestions = nearest(machine.name, rdma_types)
-    return f"{suggestions[0]} has it" if suggestions else "leave it out"
 
 
 def _capacity_minimum(loc: Loc, group: Group) -> Iterator[Finding]:
@@ -354,8 +299,12 @@ def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:
     """Whether any machine may be taken away by a provider that tells the node beforehand, or is of a capacity block."""
     if any(group.capacity.kind == "block" for group in draft.groups.values()):
         return True
-    sites = {name: _site_of(group, draft) for name, group in draft.groups.items() if group.capacity.interruptible}
-    return any(site is None or catalog.provider(site.provider).spot_notice for site in sites.values())
+    for group in draft.groups.values():
+        sites = _sites_of(group, draft) if group.capacity.interruptible else []
+        unread = group.capacity.interruptible and not sites
+        if unread or any(catalog.provider(site.provider).spot_notice for site in sites):
+            return True
+    return False
 
 
 def _is_key(text: str) -> bool:

@@ -6,6 +6,7 @@ Versions are strings as their makers write them ("580.173.02", "13.0", "2.27.7")
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -30,6 +31,7 @@ from provisioner.stack.texts import (
     RepositoryName,
     Sentence,
     Sha256,
+    StackName,
     Suite,
     System,
     Version,
@@ -250,4 +252,16 @@ class Lock(Locked):
     bases: dict[GroupName, dict[System, BaseImage]] = {}
     """Site → distribution → what its machines boot."""
     images: dict[GroupName, GoldenImage] = {}
-    groups: dict[GroupName, Stack]
+    groups: dict[StackName, Stack]
+    """Of a group whose machine type depends on its site there is one for each site: train@west."""
+
+    def at(self, sites: Mapping[str, str]) -> Lock:
+        """The lock of a fleet whose groups are at these sites (group → site): each group has the stack of its site."""
+        if not any("@" in name for name in self.groups):
+            return self
+        groups = {}
+        for name, stack in self.groups.items():
+            group, _, site = name.partition("@")
+            if site in ("", sites.get(group)):
+                groups[group] = stack
+        return self.model_copy(update={"groups": groups})

@@ -39,6 +39,7 @@ from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
 
 def request(spec: ClusterSpec) -> dict[str, str]:
     """Everything that a lock depends on, flat and in a stable order: pins, and each group's machine and options."""
+    spec = spec.by_machine()
     flat: dict[str, str] = {}
     for key, value in spec.stack.model_dump(exclude_none=True, exclude={"repositories"}).items():
         if value:
@@ -49,7 +50,7 @@ def request(spec: ClusterSpec) -> dict[str, str]:
     flat["monitoring.dcgm_exporter"] = str(spec.monitoring.dcgm_exporter).lower()
     for name, group in sorted(spec.groups.items()):
         flat |= dict.fromkeys(shared_storage(spec, name).values(), "asked for")
-        flat[f"groups.{name}.machine"] = group.machine
+        flat[f"groups.{name}.machine"] = group.machine_type()
         if group.image is not None:
             flat[f"groups.{name}.image"] = group.image
         if group.network.rdma is not None:
@@ -66,12 +67,14 @@ def solve(
     keep: Mapping[str, Mapping[str, str]] | None = None,
     read: Read | None = None,
 ) -> dict[str, Stack]:
-    """One Stack for each group. Images have no digest yet, packages are the sandbox's: pinning.py reads the real ones.
+    """One Stack for each group of `spec.by_machine`. Images have no digest yet, packages are the sandbox's: pinning.py
+    reads the real ones.
 
     `place` says where a key of cluster.yaml stands, for errors. `keep`: group → component → a version that is kept
     where that is possible (a lock that is there already). `read`: images that were asked what they hold.
     Raises StackConflict where no set of versions satisfies the pins.
     """
+    spec = spec.by_machine()
     known = spec.catalog
     refuse_foreign_pins(spec, place)
     refuse_unknown_repositories(spec, place)
@@ -79,9 +82,9 @@ def solve(
     stacks = {}
     image_reads = tuple(sorted((read or {}).items(), key=lambda item: item[0]))
     for name, group in spec.groups.items():
-        machine = known.machine(group.machine)
+        machine = spec.machine(name)
         gpu = known.gpu(machine.gpu_model)
-        kept_versions = tuple(sorted((keep or {}).get(name, {}).items()))
+        kept_versions = tuple(sorted(_versions_to_keep(keep or {}, name).items()))
         efa = machine.uses_efa(group.network.rdma)
         pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
@@ -94,6 +97,11 @@ def solve(
             raise conflict(group_problem(spec, name, image_reads), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
     return stacks
+
+
+def _versions_to_keep(keep: Mapping[str, Mapping[str, str]], name: str) -> Mapping[str, str]:
+    """The versions that stay; of train@west those of train where its machine type was the same at all sites before."""
+    return keep.get(name) or keep.get(name.partition("@")[0]) or {}
 
 
 def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
@@ -114,7 +122,7 @@ def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
 def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Problem:
     """What is to be solved for a group, with the keys of cluster.yaml that ask for it."""
     known = spec.catalog
-    machine = known.machine(spec.groups[group].machine)
+    machine = spec.machine(group)
     gpu = known.gpu(machine.gpu_model)
     efa = machine.uses_efa(spec.groups[group].network.rdma)
     problem = problem_of(
@@ -131,7 +139,7 @@ def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Prob
 def refuse_foreign_pins(spec: ClusterSpec, locate: Place) -> None:
     """Raise StackConflict for a pin of NVIDIA's software in a fleet that has no NVIDIA GPU."""
     known = spec.catalog
-    machines = [known.machine(group.machine) for group in spec.groups.values()]
+    machines = [spec.machine(name) for name in spec.groups]
     if any(known.gpu(m.gpu_model).vendor == "nvidia" for m in machines):
         return
     for key in pins("nvidia"):

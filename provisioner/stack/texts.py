@@ -59,7 +59,9 @@ PackageVersion = Annotated[
 ]
 """apt reads `curl=1-` as "remove curl"."""
 RepositoryName = Annotated[str, AfterValidator(_shape(r"[a-z][a-z0-9-]*", "name of a repository", 64))]
-GroupName = Annotated[str, AfterValidator(_shape(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?", "name of a group or site"))]
+_NAME = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
+GroupName = Annotated[str, AfterValidator(_shape(_NAME, "name of a group or site"))]
+StackName = Annotated[str, AfterValidator(_shape(f"{_NAME}(@{_NAME})?", "name of a group, or group@site"))]
 System = Annotated[str, AfterValidator(_shape(r"[a-z]+-[0-9]+(\.[0-9]+)*", "distribution", 64))]
 Address = Annotated[str, AfterValidator(_shape(f"({_ADDRESS})?", "address of a repository", 1024))]
 Key = Annotated[

@@ -96,13 +96,12 @@ class ClusterFile:
                 group["min"] = None
 
     def _fit_sites(self, group: dict[str, Any]) -> None:
-        """A list of sites has those of one cloud, each once."""
-        provider = self.sites[group["site"]]["provider"]
+        """A list of sites has those of clouds, each once."""
         following = [
             site for site in dict.fromkeys(group.pop("next", ()))
-            if site in self.sites and site != group["site"] and self.sites[site]["provider"] == provider != "baremetal"
+            if site in self.sites and site != group["site"] and self._is_cloud(site)
         ]  # fmt: skip
-        if following:
+        if following and self._is_cloud(group["site"]):
             group["next"] = following
 
     def used_sites(self) -> set[str]:
@@ -145,7 +144,7 @@ class ClusterFile:
                 sites[name]["subscription"] = "00000000-0000-0000-0000-000000000000"
         groups = {
             name: {
-                "machine": MACHINE.get(self.sites[group["site"]]["provider"], OWN_MACHINE),
+                "machine": self._machine(group),
                 "count": group["count"], "site": self.sites_of(group) if group.get("next") else group["site"],
             } | ({"capacity": capacity} if self._is_cloud(group["site"]) and (capacity := _capacity(group)) else {})
             for name, group in self.groups.items()
@@ -157,6 +156,11 @@ class ClusterFile:
         if self.shared:
             document["state"] = {"backend": "s3", "bucket": "simulated", "region": "us-east-2"}
         return json.dumps(document, indent=1) + "\n"
+
+    def _machine(self, group: dict[str, Any]) -> str | dict[str, str]:
+        """Its machine type; of a list of sites of two clouds one for each site."""
+        types = {site: MACHINE.get(self.sites[site]["provider"], OWN_MACHINE) for site in self.sites_of(group)}
+        return types if len(set(types.values())) > 1 else types[group["site"]]
 
     def _is_cloud(self, site: str) -> bool:
         return self.sites[site]["provider"] != "baremetal"
@@ -208,7 +212,8 @@ def _lock(text: str, driver: str) -> str:
         file.write_text(text, encoding="utf-8")
         loaded = spec.load(file)
         groups = {
-            name: _stack(group.machine).model_copy(update={"driver": driver}) for name, group in loaded.groups.items()
+            name: _stack(group.machine_type()).model_copy(update={"driver": driver})
+            for name, group in loaded.by_machine().groups.items()
         }
         systems = {group_stack.os for group_stack in groups.values()}
         bases = {site: {system: BaseImage(id="ami-1", why="") for system in systems} for site in loaded.sites}

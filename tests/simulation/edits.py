@@ -81,6 +81,21 @@ def group_at_several_sites(file: ClusterFile, pick: Pick) -> str:
 
 
 @editing
+def group_at_two_clouds(file: ClusterFile, pick: Pick) -> str:
+    """Its list goes on with a site of another cloud, where it has another machine type."""
+    name = sorted(file.groups)[pick(len(file.groups))]
+    group = file.groups[name]
+    other_site = next((site for site in sorted(file.sites) if site != group["site"]), None)
+    clouds = [cloud for cloud in sorted(MACHINE) if cloud != file.sites[group["site"]]["provider"]]
+    if other_site is None or len(clouds) == len(MACHINE):  # its own machines stay where they are
+        return f"groups.{name} stays at one cloud"
+    if file.sites[other_site]["provider"] not in clouds:
+        file.sites[other_site] |= {"provider": clouds[0], "region": REGIONS[clouds[0]][0]}
+    group["next"] = [other_site]
+    return f"groups.{name}.site: {', '.join(file.sites_of(group))}, of two clouds"
+
+
+@editing
 def site_renamed(file: ClusterFile, pick: Pick) -> str:
     name = sorted(file.sites)[pick(len(file.sites))]
     fresh = {"east": "ohio", "ohio": "east", "west": "oregon", "oregon": "west"}[name]

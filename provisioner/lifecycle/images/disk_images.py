@@ -117,7 +117,7 @@ def _proven(work: Build, name: str) -> list[Proof]:
     with virtual_machine.booted(folder / RAW, seed, folder / "console.log", how) as guest:
         guest.wait_for_ssh(BOOT_S[how])
         node = Node(
-            name=machine, group=name, site=site, machine=group.machine, id=f"disk-{work.id}", zone="",
+            name=machine, group=name, site=site, machine=group.machine_type(), id=f"disk-{work.id}", zone="",
             address="127.0.0.1", private_address="127.0.0.1", port=guest.port, user=user,
         )  # fmt: skip
         ssh.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
@@ -178,7 +178,7 @@ def _published(work: Build, name: str) -> dict[str, DiskFile]:
         files[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)
     document: dict[str, Any] = {
         "image": recipe.name, "build": work.id, "target": name, "simulated": work.lock.simulated,
-        "machine": recipe.cluster.spec.groups[name].machine, "os": work.lock.groups[name].os,
+        "machine": recipe.cluster.spec.groups[name].machine_type(), "os": work.lock.groups[name].os,
         **work.journal.of(name, "disk"), "files": {kind: file_row.model_dump() for kind, file_row in files.items()},
     }  # fmt: skip
     write_whole(target / f"{_stem(work, name)}.json", json.dumps(document, indent=1) + "\n", mode=0o644)

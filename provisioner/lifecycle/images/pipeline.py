@@ -132,7 +132,7 @@ def _target(work: Build, name: str) -> Target:
     base = work.lock.bases.get(site, {}).get(work.lock.groups[name].os)
     group = recipe.cluster.spec.groups[name]
     return Target(
-        site=site, provider=recipe.cluster.spec.sites[site].provider, machine=group.machine,
+        site=site, provider=recipe.cluster.spec.sites[site].provider, machine=group.machine_type(),
         builder=str(journal.of(name, "builder")), ids=journal.of(name, "published"),
         base=(base.id if base else None) or "", kernel=installed.kernel, stack=work.lock.groups[name],
         roles={role: RoleOnImage(**fields) for role, fields in installed.roles.items()}, packages=installed.packages,
@@ -175,7 +175,7 @@ def _proven(work: Build, name: str, image: str) -> list[Proof]:
     golden = GoldenImage(name=recipe.name, build=work.id, id=image)
     boot_test.lock_for(cluster, name, of_group(work.lock, cluster, name), golden)
     work.report_event(
-        f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine}, {recipe.settings.boots} times"
+        f"{name}: booting it on a {recipe.cluster.spec.groups[name].machine_type()}, {recipe.settings.boots} times"
     )
     return boot_test.prove(cluster, work.binary, private_dir(work.folder / "proofs"), recipe.settings.boots)
 

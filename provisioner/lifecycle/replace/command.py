@@ -19,6 +19,7 @@ from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
+from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
@@ -57,22 +58,25 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         if cluster.sharing:
             cluster.sharing.refuse_damaged()
         with run.stage("stack"):
-            lock, plan = _locked(cluster)
+            whole_lock = locking.current(cluster, events, write=False)
+            lock, plan = _placed(cluster, whole_lock)
         with run.stage("preflight"):
-            if blocked := preflight.blocked(preflight.look(cluster, plan, events)):
-                raise together(blocked)
+            _refuse_blocked(cluster, plan)
         work = _Machines(cluster, plan, binary, run_dir)
         with run.stage("terraform"):
             unsure = [name for name in names if name in journal.nodes and journal.nodes[name].step == "making"]
             if unsure:
+                _keep(cluster, whole_lock)
                 run.resources += work.settle(unsure, journal)
             old = [
                 n for n in map(cluster.node, names) if n.name not in journal.nodes or journal.nodes[n.name].id == n.id
             ]
+            snapshot = RunSnapshot.of(cluster.paths)
             prepared = work.prepare(names, recreate={node.name for node in old})
             changes = sum(planned.total for _, planned in prepared)
-        if changes and not confirm(changes):
+        if changes and not snapshot.confirmed(cluster.paths, lambda: confirm(changes)):
             return run
+        _keep(cluster, whole_lock)
         _drain(cluster, journal, old)
         with run.stage("terraform"):
             machines.keep_consoles(cluster, old, run_dir)
@@ -95,22 +99,31 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 raise together(failed)
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, reconciled, new, releases, run_dir, partly=True))
-            for name in names:
-                journal.nodes.pop(name, None)
-            journal.save(cluster.paths)
+            journal.end(cluster.paths, names)
         return run
 
 
-def _locked(cluster: Cluster) -> tuple[Lock, Plan]:
-    """The lock, kept, and the plan of the cluster. Raises GpuprovError while an upgrade is under way, where a site was
-    abandoned, and where the roles could not run later because a kept lock is damaged."""
-    lock, ledger = locking.current(cluster, cluster.events), Ledger(cluster.paths)
-    ledger.refuse_damaged_locks(lock)
+def _refuse_blocked(cluster: Cluster, plan: Plan) -> None:
+    """Raise GpuprovError for what preflight finds in the way."""
+    if blocked := preflight.blocked(preflight.look(cluster, plan, cluster.events)):
+        raise together(blocked)
+
+
+def _placed(cluster: Cluster, whole_lock: Lock) -> tuple[Lock, Plan]:
+    """The lock as the groups have it at their sites, and the plan of the cluster. Raises GpuprovError while an upgrade
+    is under way, where a site was abandoned, and where the roles could not run later because a kept lock is damaged."""
+    lock = cluster.place_lock(whole_lock)
+    Ledger(cluster.paths).refuse_damaged_locks(lock)
     upgrade_journal.assign(cluster, cluster.nodes(), lock)
     plan = build_plan(cluster.spec, lock, beside=upgrade_journal.other_locks(cluster, lock))
     machines.refuse_abandoned(cluster, plan)
-    ledger.keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
     return lock, plan
+
+
+def _keep(cluster: Cluster, whole_lock: Lock) -> None:
+    """Write the lock, and keep it: whatever of it comes to be on a node, the next lock knows of it."""
+    locking.write(cluster, whole_lock)
+    Ledger(cluster.paths).keep(cluster.place_lock(whole_lock))
 
 
 def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@ was killed anywhere goes on, and makes no second new machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import ClassVar, Literal
 
@@ -44,6 +45,12 @@ class Journal:
         """These nodes are at that step; a node that is new here has its machine written down as the one that goes."""
         for node in nodes:
             self.nodes.setdefault(node.name, Place(node.id, step)).step = step
+        self.save(paths)
+
+    def end(self, paths: ClusterPaths, names: Iterable[str]) -> None:
+        """The new machines of these nodes had their verdict."""
+        for name in names:
+            self.nodes.pop(name, None)
         self.save(paths)
 
 

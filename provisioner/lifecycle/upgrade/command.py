@@ -13,6 +13,7 @@ from typing import Any
 from provisioner.common.errors import Exit, GpuprovError
 from provisioner.common.text import counted
 from provisioner.lifecycle import diff, locking, machines
+from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -89,14 +90,12 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     _refuse_unknown_canary(cluster, options)
     with cluster.exclusively("upgrade") as run_dir:
         machines.refuse_undone(cluster)
-        lock, journal, ledger = (
-            locking.current(cluster, cluster.events),
-            upgrade_journal.load(cluster.paths),
-            Ledger(cluster.paths),
-        )
+        whole_lock = locking.current(cluster, cluster.events, write=False)
+        lock = cluster.place_lock(whole_lock)
+        journal, ledger = upgrade_journal.load(cluster.paths), Ledger(cluster.paths)
         ledger.refuse_damaged_locks(lock)  # before a node is drained
         journal.forget(nodes)
-        done = Upgrade(run_dir, journal)
+        done, snapshot = Upgrade(run_dir, journal), RunSnapshot.of(cluster.paths)
         target = ledger.keep(lock)
         _restore_moved(journal, ledger, nodes)
         if journal.phase == "moving" and not any(ledger.of(node) for node in nodes):
@@ -106,36 +105,50 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             )
         else:
             _choose(cluster, journal, lock, target, nodes, options)
+        if done.stopped or not journal.busy:
+            locking.write(cluster, whole_lock)
         if done.stopped:
             journal.save(cluster.paths)
         elif journal.busy:
             moving = _moving(journal, ledger, nodes)
             first = journal.at("waiting")[: _canaries(cluster, options)]
-            if not confirm(moving, journal.batch, first):
+            if not snapshot.confirmed(cluster.paths, lambda: confirm(moving, journal.batch, first)):
                 done.declined = True
                 return done
+            locking.write(cluster, whole_lock)
             journal.save(cluster.paths)
             _offer(cluster, lock, nodes, binary, run_dir)
             actions = NodeActions(cluster, nodes, run_dir)
-            if journal.phase == "moving":
-                leave_the_quarantined(journal, actions, options.canary)
-                leave_the_bad(journal, actions)
-            try:
-                order.run(journal, actions, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
-            except order.Stopped as error:
-                done.stopped = str(error)
+            done.stopped = _move(cluster, journal, actions, options)
         else:
             done.nothing = True
             journal.nodes, journal.phase, journal.to, journal.reason = {}, "done", target, ""
             journal.save(cluster.paths)
-        ledger = Ledger(cluster.paths)
-        ledger.prune(nodes, journal.needs())
-        for node in nodes:
-            runs = done.runs[node.name] = ledger.of(node)
-            done.drivers[node.name] = ledger.lock(runs).groups[node.group].driver if runs else None
+        _note_runs(cluster, done, nodes)
         done.seconds = round(time.monotonic() - began, 1)
         cluster.events("upgrade", "done" if done.ok else "failed", summary(done))
     return done
+
+
+def _move(cluster: Cluster, journal: Journal, actions: NodeActions, options: Options) -> str:
+    """Do what the journal has; why it stopped, empty where it did not."""
+    if journal.phase == "moving":
+        leave_the_quarantined(journal, actions, options.canary)
+        leave_the_bad(journal, actions)
+    try:
+        order.run(journal, actions, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
+    except order.Stopped as error:
+        return str(error)
+    return ""
+
+
+def _note_runs(cluster: Cluster, done: Upgrade, nodes: Sequence[Node]) -> None:
+    """What each node runs now; locks that no node needs any more are forgotten."""
+    ledger = Ledger(cluster.paths)
+    ledger.prune(nodes, done.journal.needs())
+    for node in nodes:
+        runs = done.runs[node.name] = ledger.of(node)
+        done.drivers[node.name] = ledger.lock(runs).groups[node.group].driver if runs else None
 
 
 def _refuse_unknown_canary(cluster: Cluster, options: Options) -> None:

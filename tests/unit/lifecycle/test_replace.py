@@ -29,7 +29,9 @@ from provisioner.lifecycle.verifying import Verdict
 from provisioner.machines.base import Action, Planned
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
+from provisioner.stack.models import Lock
 from provisioner.verify.results import CheckResult, NodeReport, Report
+from tests.unit.lifecycle.test_declined import contents
 
 FILE = """
 name: anew
@@ -165,7 +167,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in test_world.proven else None)
     monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
     monkeypatch.setattr(command, "build_plan", lambda *_, **__: SimpleNamespace(sites=lambda: ["here"], nodes=list))
-    monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.locking, "current", lambda *_, **__: Lock(request={}, simulated=True, groups={}))
     monkeypatch.setattr(command.Ledger, "keep", lambda *_: "0" * 12)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "other_locks", lambda *_: [])
@@ -380,10 +382,15 @@ def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, worl
 
 
 def test_declined(cluster: Cluster, world: World) -> None:
+    cluster.paths.run_lock.touch()
+    files = contents(cluster.file.parent)
     run = replace(cluster, "train-1", yes=False)
     assert run.report is None
     assert (world.created, world.hooked) == ([], [])
     assert ended(cluster)
+    assert contents(cluster.file.parent) == files
+    assert replace(cluster, "train-1").report is not None
+    assert cluster.paths.lock_file.exists(), "the lock is written once a person has said yes"
 
 
 def test_a_name_that_no_node_has(cluster: Cluster, world: World) -> None:

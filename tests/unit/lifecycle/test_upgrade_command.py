@@ -3,6 +3,7 @@ goes on where a call before was stopped, and what is refused."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,8 +27,10 @@ from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.machines.base import Planned
 from provisioner.rundir import fleet
 from provisioner.rundir.release import Ledger, identity
+from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify.results import CheckResult, NodeReport, Report
+from tests.unit.lifecycle.test_declined import contents
 from tests.unit.lifecycle.test_release import FILE, NODES, STACK, cluster, lock, newer, node
 
 __all__ = ["cluster"]
@@ -79,7 +82,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(command, "NodeActions", Hands)
     monkeypatch.setattr(command, "_offer", lambda *_: test_world.calls.append("offer"))
-    monkeypatch.setattr(command.locking, "current", lambda *_: test_world.lock)
+    monkeypatch.setattr(command.locking, "current", lambda *_, **__: test_world.lock)
     return test_world
 
 
@@ -142,6 +145,25 @@ def test_nothing_is_moved_where_a_person_declines(cluster: Cluster, world: World
     done = run(cluster, world)
     assert (done.declined, done.exit, world.calls, steps(cluster)) == (True, Exit.OK, [], {})
     assert summary(done) == "nothing was moved"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["no", "no terminal"])
+def test_a_declined_upgrade_leaves_every_file_as_it_was(
+    cluster: Cluster, world: World, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise GpuprovError("confirmation required: stdin is not a terminal")
+
+    proven(cluster)
+    cluster.paths.run_lock.touch()
+    files = contents(cluster.file.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "confirm", fail if fails else lambda *_: False)
+        with pytest.raises(GpuprovError) if fails else contextlib.nullcontext():
+            run(cluster, world)
+    assert contents(cluster.file.parent) == files
+    assert run(cluster, world).ok
+    assert lockfile.read(cluster.paths.lock_file) == NEW, "the lock is written once a person has said yes"
 
 
 def test_nothing_is_moved_where_every_node_runs_the_lock(cluster: Cluster, world: World) -> None:

@@ -186,12 +186,48 @@ def test_sites_in_the_order_of_their_list_prices(tmp_path: Path) -> None:
     assert (row["order"], row["sites"]) == ("price", ["ohio", "london", "unpriced"])
     assert row["prices"] == {"ohio": "21.96 USD", "london": "28.54 USD", "unpriced": None}
     assert placement.lines([row]) == [
-        "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no list "
-        "price, so last: unpriced); without capacity there: london, then unpriced"
+        "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no "
+        "comparable list price, so last: unpriced); without capacity there: london, then unpriced"
     ]
     private_dir(cluster.paths.root)
     placement.record(cluster.paths, {"train": Choice("london", {"ohio": "shortage"})})
     assert site(cluster) == "london", "machines that were created there stay, whatever they cost"
+
+
+BY_SITE = """
+name: vision
+sites:
+  ohio: {provider: aws, region: us-east-2}
+  west: {provider: azure, region: eastus, subscription: 00000000-0000-0000-0000-000000000000}
+groups:
+  train: {machine: {ohio: p4d.24xlarge, west: Standard_ND96asr_v4}, site: [ohio, west], site_order: ORDER}
+"""
+
+
+def test_the_machine_type_and_the_price_of_each_site(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(BY_SITE.replace("ORDER", "file"))
+    cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    (row,) = placement.rows(cluster.spec, cluster.paths)
+    assert row["machines"] == {"ohio": "p4d.24xlarge", "west": "Standard_ND96asr_v4"}
+    prices = "list prices an hour: ohio 21.96 USD, west 27.20 USD"
+    assert placement.lines([row]) == [
+        f"train: site ohio with p4d.24xlarge, the first of its list ({prices}); without capacity there: west "
+        "with Standard_ND96asr_v4"
+    ]
+    private_dir(cluster.paths.root)
+    placement.record(cluster.paths, {"train": Choice("west", {"ohio": "shortage"})})
+    cluster.place_groups()
+    assert placement.lines(placement.rows(cluster.spec, cluster.paths)) == [
+        f"train: site west with Standard_ND96asr_v4 ({prices}); ohio had no capacity (shortage)"
+    ]
+
+
+def test_each_site_has_the_price_of_its_machine_type(tmp_path: Path) -> None:
+    text = BY_SITE.replace("p4d.24xlarge", "p5.48xlarge").replace("ORDER", "price")
+    (tmp_path / "cluster.yaml").write_text(text)
+    loaded = spec.load(tmp_path / "cluster.yaml")
+    assert loaded.sites_of("train") == ("west", "ohio")
+    assert (loaded.site_of("train"), loaded.machine("train").name) == ("west", "Standard_ND96asr_v4")
 
 
 def test_prices_of_two_currencies_are_not_compared(tmp_path: Path) -> None:

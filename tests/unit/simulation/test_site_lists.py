@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.stack import lockfile
 from tests.simulation.books import happen
 from tests.simulation.machine import memory
 from tests.simulation.processes import Fault
@@ -21,9 +22,16 @@ STEP = 9
 """Of a run's effects one in so many is struck; the histories of test_histories.py strike the others."""
 
 
-def simulation(*, shared: bool = False) -> Simulation:
-    """`train` may be at east, then west; `eval` is at west."""
+MACHINES = {"aws": "g5.xlarge", "azure": "Standard_ND96asr_v4"}
+
+
+def simulation(*, shared: bool = False, two_clouds: bool = False) -> Simulation:
+    """`train` may be at east, then west; `eval` is at west. `two_clouds`: west is Azure's, and train's machine type
+    depends on the site."""
     history = Simulation(Path(tempfile.mkdtemp(prefix="gpuprov-sites-", dir=memory())), sites=2, shared=shared)
+    if two_clouds:
+        history.edit_by("provider", [1, 1])
+        assert history.file.sites["west"]["provider"] == "azure"
     history.edit_by("group_at_several_sites", [1, 2])
     assert history.file.groups["train"]["next"] == ["west"]
     return history
@@ -32,6 +40,13 @@ def simulation(*, shared: bool = False) -> Simulation:
 @pytest.fixture
 def history() -> Iterator[Simulation]:
     test_history = simulation()
+    yield test_history
+    remove(test_history.root)
+
+
+@pytest.fixture
+def two_clouds() -> Iterator[Simulation]:
+    test_history = simulation(two_clouds=True)
     yield test_history
     remove(test_history.root)
 
@@ -129,11 +144,49 @@ def test_machines_that_no_file_records_are_found_at_the_other_site(history: Simu
     history.finish()
 
 
+def machines(history: Simulation) -> dict[str, str]:
+    """Node → its machine type, as nodes.json has it."""
+    (run,) = history.run_directories()
+    rows: list[dict[str, str]] = json.loads((run / "nodes.json").read_text(encoding="utf-8"))
+    return {row["name"]: row["machine"] for row in rows}
+
+
+def test_it_goes_to_another_cloud_with_the_machine_type_of_the_site_there(two_clouds: Simulation) -> None:
+    happen(two_clouds, "site_sells_out", EAST)
+    up = two_clouds.types("up")
+    assert (up.code, sites(two_clouds)) == (0, {"train-0": "west", "train-1": "west", "eval-0": "west"})
+    assert machines(two_clouds) == dict.fromkeys(("train-0", "train-1", "eval-0"), MACHINES["azure"])
+    (run,) = two_clouds.run_directories()
+    (kept_lock,) = (run / "locks").iterdir()
+    lock = lockfile.read(kept_lock)
+    assert lock is not None and sorted(lock.groups) == ["eval", "train"], "its nodes run the stack of their site"
+    assert two_clouds.types("up").code == 0
+    two_clouds.finish()
+
+
+def test_with_capacity_at_the_first_cloud_it_has_that_ones_machine_type(two_clouds: Simulation) -> None:
+    assert two_clouds.types("up").code == 0
+    assert sites(two_clouds)["train-0"] == "east" and machines(two_clouds)["train-0"] == MACHINES["aws"]
+    two_clouds.finish()
+
+
+def test_a_fleet_at_its_second_site_is_upgraded_by_the_stack_of_that_site(two_clouds: Simulation) -> None:
+    happen(two_clouds, "site_sells_out", EAST)
+    two_clouds.types("up")
+    two_clouds.edit_by("lock", [1])
+    assert two_clouds.types("upgrade").code == 0
+    assert two_clouds.types("up").code == 0
+    assert set(sites(two_clouds).values()) == {"west"}
+    two_clouds.finish()
+
+
 @pytest.mark.parametrize("kind", ["kill", "interrupt"])
-@pytest.mark.parametrize("shared", [False, True], ids=["local", "shared"])
-def test_a_run_that_ends_at_any_moment_is_gone_on_with(shared: bool, kind: str) -> None:
-    for at in range(1, 400, STEP):
-        test_history = simulation(shared=shared)
+@pytest.mark.parametrize(
+    ("shared", "two_clouds"), [(False, False), (True, False), (True, True)], ids=["local", "shared", "two clouds"]
+)
+def test_a_run_that_ends_at_any_moment_is_gone_on_with(shared: bool, two_clouds: bool, kind: str) -> None:
+    for at in range(1, 400, STEP * 3 if two_clouds else STEP):
+        test_history = simulation(shared=shared, two_clouds=two_clouds)
         try:
             happen(test_history, "site_sells_out", EAST)
             (process,) = test_history.run(Typed(("up",), (Fault(at, kind),)))

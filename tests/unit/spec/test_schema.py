@@ -61,6 +61,7 @@ def test_examples_are_those_that_the_sandbox_runs() -> None:
         "rtx4090": [("workstation-rtx4090", 1)],
         "tencent-gn10xp": [("GN10Xp.20XLARGE320", 1)],
         "three-sites": [("p4d.24xlarge", 1), ("ecs.gn7i-c8g1.2xlarge", 1), ("workstation-rtx4090", 1)],
+        "two-clouds": [({"ohio": "p4d.24xlarge", "east": "Standard_ND96asr_v4"}, 1)],
     }
 
 

@@ -26,6 +26,7 @@ from provisioner.stack.models import Lock
 from tests.support.vendors import Reply, Vendors, deb, efa_debs
 
 IMAGE = "nvidia/pytorch"
+SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 REPOSITORIES = ("cuda", "container-toolkit", "efa")
 
 
@@ -132,6 +133,27 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     assert vendors.asked("Packages") == []
     # what is locked is only compared: registries count what is fetched
     assert {method for method, path, _ in vendors.seen if path.startswith("/v2/")} == {"HEAD"}
+
+
+def test_a_machine_type_for_each_site_has_a_stack_of_its_own(p4d: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = yaml.safe_load(p4d.read_text())
+    document["sites"]["east"] = {"provider": "azure", "region": "eastus", "subscription": SUBSCRIPTION}
+    types = {"virginia": "p4d.24xlarge", "east": "Standard_NC24ads_A100_v4"}
+    document["groups"]["train"] |= {"machine": types, "site": list(types)}
+    p4d.write_text(yaml.safe_dump(document, sort_keys=False))
+    lock = locked(p4d)
+    capsys.readouterr()
+    assert [(name, {r.name for r in stack.repositories}) for name, stack in lock.groups.items()] == [
+        ("train@virginia", set(REPOSITORIES)), ("train@east", {"cuda", "container-toolkit"})
+    ]  # fmt: skip
+    assert {site: list(bases) for site, bases in lock.bases.items()} == {site: ["ubuntu-24.04"] for site in types}
+    first = p4d.with_name("cluster.lock").read_bytes()
+    locked(p4d)
+    assert capsys.readouterr().out == "no version changes\n"
+    assert p4d.with_name("cluster.lock").read_bytes() == first
+    assert run(["lock", str(p4d), "--explain", "driver"]) == 0
+    out = capsys.readouterr().out
+    assert "train@virginia: driver 580" in out and "train@east: driver 580" in out
 
 
 @pytest.mark.parametrize(("day", "is_warned"), [(date(2027, 5, 20), False), (date(2027, 5, 22), True)])

@@ -68,12 +68,12 @@ def bought(at: Loc, site: AzureSettings, groups: Mapping[str, Group]) -> Iterato
         if capacity.kind == "reservation" and group.placement == "cluster":
             message = "reserved machines can be in no proximity placement group"
             yield Finding((*key_path, "placement"), message, "leave it out")
-        if infiniband(group.machine):
+        if infiniband(group.machine_type()):
             yield from _infiniband(at, site, key_path, group)
 
 
 def _infiniband(at: Loc, site: AzureSettings, key_path: Loc, group: Group) -> Iterator[Finding]:
-    capacity, machine = group.capacity, group.machine
+    capacity, machine = group.capacity, group.machine_type()
     if site.zones:
         message = f"{machine} can be in no zone: its InfiniBand needs an availability set, which is in none"
         yield Finding(
