@@ -45,17 +45,26 @@ def measure() -> list[Promise]:
         (root / "cluster.yaml").write_text(CLUSTER)
         loaded = spec.load(root / "cluster.yaml")
         nodes = [
-            Node(f"train-{number}", "train", "ohio", MACHINE, f"i-{number}", "", "127.0.0.1", "127.0.0.1")
+            Node(
+                f"train-{number}",
+                "train",
+                "ohio",
+                MACHINE,
+                f"i-{number}",
+                "",
+                "",
+                f"10.0.{number // 256}.{number % 256}",
+            )
             for number in range(NODES)
         ]
         export.write(root / "out", loaded, nodes, sandbox=True)
         port = stack.enter_context(prometheus.node_exporter(root, root))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             host = answer.read().decode()
-        server = _serve(_bodies(watched_fleet(loaded, simulated=True), host))
+        server = _serve(_bodies(watched_fleet(loaded, nodes, simulated=True), host))
         stack.callback(server.shutdown)
         for job in (NODE_JOB, DCGM_JOB):
-            _redirect(root / "out" / "targets" / f"{job}-bench.json", job, server.server_port)
+            _redirect(root / "out" / "targets" / f"{job}-bench.sandbox.json", job, server.server_port)
         url = stack.enter_context(prometheus.prometheus(root / "out"))
         return _read(url)
 

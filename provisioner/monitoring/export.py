@@ -3,8 +3,10 @@ the same as Kubernetes objects. Several clusters may share a folder."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +14,98 @@ import yaml
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.ownership import refuse_foreign_output
-from provisioner.common.paths import write_whole
+from provisioner.common.paths import private_dir, write_whole
+from provisioner.common.text import counted, few
 from provisioner.monitoring import kubernetes, rule_tests, rules, server_config
 from provisioner.monitoring.dashboards.grafana import dashboards
 from provisioner.monitoring.dashboards.panels import BOARDS
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
-from provisioner.monitoring.targets import targets
+from provisioner.monitoring.kubernetes import is_scraped
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB
+from provisioner.monitoring.rules.network import has_known_ports
+from provisioner.monitoring.targets import is_loopback, targets
 from provisioner.output.monitoring import ExportOutput
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 
 HEAD = "# Written by `gpuprov monitoring export`; the next export writes it again\n"
+FOR_EDITING = ("prometheus.yml", "alertmanager.yml")
+"""Files to which users add what is theirs. An edited one is kept."""
+SUBJECTS = ("nodes", "checks", "gpus", "xids", "network", "usage", "prometheus")
+"""Of groups of rules, as their names have them."""
 
 
 def write(folder: Path, spec: ClusterSpec, nodes: Sequence[Node], *, sandbox: bool) -> ExportOutput:
     """Write all files below a folder, which anybody may read: no secret is in them. Raises GpuprovError where that is
     not possible."""
-    fleet = watched_fleet(spec, simulated=sandbox)
+    fleet = watched_fleet(spec, nodes, simulated=sandbox)
     texts = files(fleet, nodes)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        refuse_foreign_output(folder, "monitoring files")
-        present = [path.relative_to(folder).as_posix() for path in folder.glob("*/*") if path.is_file()]
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(folder))
+        _make_folder(folder)
+        refuse_foreign_output(folder, "export")
+        kept = [name for name in FOR_EDITING if _is_edited(folder / name)]
+        for name in kept:
+            del texts[name]
+        for name in sorted({str(Path(name).parent) for name in texts}):
+            _make_folder(folder / name)
+            refuse_foreign_output(folder / name, "export")
         for name, text in texts.items():
-            (folder / name).parent.mkdir(exist_ok=True)
             write_whole(folder / name, text, mode=0o644)
-        removed = stale_files(present, fleet, texts)
+        removed = [name for name in own_files(fleet.cluster) if name not in texts and (folder / name).is_file()]
         for name in removed:
-            (folder / name).unlink(missing_ok=True)
+            (folder / name).unlink()
     except OSError as error:
         raise GpuprovError(
-            f"cannot write the monitoring files: {error.strerror or error}", where=str(error.filename or folder),
+            f"cannot write the export: {error.strerror or error}", where=str(error.filename or folder),
             hint="pass a directory that you can write",
         ) from None  # fmt: skip
     return ExportOutput(
-        folder=str(folder), cluster=spec.name, sandbox=sandbox, nodes=len(nodes),
-        alerts=len(rules.alert_rules(fleet)), files=list(texts), removed=removed, missing=list(missing(fleet, nodes)),
+        folder=str(folder), cluster=spec.name, sandbox=sandbox,
+        nodes=sum(len(rows) for job, rows in targets(fleet, nodes).items() if job == NODE_JOB),
+        alerts=len(rules.alert_rules(fleet)) if fleet.groups else 0,
+        files=list(texts), kept=kept, removed=removed, missing=list(missing(spec, fleet, nodes)),
     )  # fmt: skip
 
 
-def missing(fleet: WatchedFleet, nodes: Sequence[Node]) -> Iterator[str]:
+def _make_folder(folder: Path) -> None:
+    """One that anybody may read, and that belongs to the person in whose folder it is."""
+    if not folder.exists():
+        private_dir(folder)
+        folder.chmod(0o755)
+
+
+def _is_edited(file: Path) -> bool:
+    """Whether a file has another text than the one that an export gave it."""
+    try:
+        head, _, body = file.read_text(encoding="utf-8", errors="replace").partition("\n")
+    except FileNotFoundError:
+        return False
+    return head != _signed(body).partition("\n")[0]
+
+
+def _signed(body: str) -> str:
+    """A text with its digest at its head, by which an edit is seen."""
+    return f"# Written by `gpuprov monitoring export`, {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
+
+
+def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> Iterator[str]:
     """What these files do not watch, and why: a rule that cannot fire looks like one that has nothing to say."""
-    if not nodes:
-        yield "no node: the cluster has no machine yet; export again after `gpuprov up`"
+    if not fleet.groups:
+        yield "the cluster: it has no machine; export again after `gpuprov up`"
+        return
+    groups = {group.name for group in fleet.groups}
+    if empty := [name for name in spec.groups if name not in groups]:
+        yield f"{counted(len(empty), 'group')} without a machine: {few(empty, 5, ',')}; export again after `gpuprov up`"
+    if departed := [node.name for node in nodes if node.group not in groups]:
+        yield f"nodes of groups that cluster.yaml has no more: {few(departed, 5, ',')}"
+    if local := [node.name for node in nodes if is_loopback(node)]:
+        yield f"{few(local, 5, ',')}: its address is this computer's own, which means another machine to Prometheus"
+    if unnumbered := [node.name for node in nodes if not is_loopback(node) and not is_scraped(node)]:
+        yield f"{few(unnumbered, 5, ',')} on Kubernetes: Endpoints take IP addresses, and no names"
     if fleet.health_minutes is None:
-        yield "gpuprov's checks: cluster.yaml has no monitoring.health_check"
+        yield "gpuprov's checks: cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
     if not fleet.exports_dcgm:
         yield "GPUs: monitoring.dcgm_exporter is off"
     for group in fleet.groups:
@@ -66,6 +115,8 @@ def missing(fleet: WatchedFleet, nodes: Sequence[Node]) -> Iterator[str]:
             yield f"use of the GPUs of group {group.name}: DCGM gives no utilization of a GPU that MIG cuts up"
         if group.machine.network.kind == "efa":
             yield f"EFA counters of group {group.name}: node_exporter does not read them; checks efa.* are watched"
+        if group.rdma and not has_known_ports(group):
+            yield f"single RDMA ports of group {group.name}: the catalogue does not name them; checks ib.* are watched"
 
 
 def dashboard_names() -> tuple[str, ...]:
@@ -74,29 +125,31 @@ def dashboard_names() -> tuple[str, ...]:
 
 
 def files(fleet: WatchedFleet, nodes: Sequence[Node]) -> dict[str, str]:
-    """Path below the folder → text. The same input gives the same bytes."""
-    boards, jobs = dashboards(), targets(fleet, nodes)
-    objects = kubernetes.objects(fleet, nodes, boards)
+    """Path below the folder → text. The same input gives the same bytes. Of a cluster without a machine there are none
+    but those that all clusters share: rules would tell of missing nodes for ever."""
+    boards = dashboards()
     result = {
-        "prometheus.yml": _yaml(server_config.prometheus()),
-        "alertmanager.yml": _yaml(server_config.alertmanager()),
-        f"kubernetes/{fleet.cluster}.yaml": "---\n".join(_yaml(row) for row in objects),
+        "prometheus.yml": _signed(_yaml(server_config.prometheus())),
+        "alertmanager.yml": _signed(_yaml(server_config.alertmanager())),
     }
-    for group in rules.rule_groups(fleet):
-        result[f"rules/{group.name}.yml"] = _yaml(rules.document(group))
-        result[f"rule-tests/{group.name}.yml"] = _yaml(rule_tests.document(group, f"../rules/{group.name}.yml"))
-    result |= {f"targets/{job}-{fleet.cluster}.json": _json(rows) for job, rows in jobs.items()}
     result |= {f"dashboards/gpuprov-{name}.json": _json(board) for name, board in boards.items()}
+    if not fleet.groups:
+        return result
+    objects = kubernetes.objects(fleet, nodes, boards)
+    result[f"kubernetes/{fleet.cluster}.yaml"] = HEAD + "---\n".join(_yaml(row) for row in objects)
+    for group in rules.rule_groups(fleet):
+        result[f"rules/{group.name}.yml"] = HEAD + _yaml(rules.document(group))
+        result[f"rule-tests/{group.name}.yml"] = HEAD + _yaml(rule_tests.document(group, f"../rules/{group.name}.yml"))
+    result |= {f"targets/{job}-{fleet.cluster}.json": _json(rows) for job, rows in targets(fleet, nodes).items()}
     return dict(sorted(result.items()))
 
 
-def stale_files(present: Iterable[str], fleet: WatchedFleet, written: Mapping[str, str]) -> list[str]:
-    """Files of an earlier export of this cluster that this one does not write: Prometheus would still read them."""
-    endings = (f"-{fleet.cluster}.yml", f"-{fleet.cluster}.json")
-    folders = ("rules/gpuprov-", "rule-tests/gpuprov-", "targets/gpuprov-")
-    return sorted(
-        name for name in present if name not in written and name.startswith(folders) and name.endswith(endings)
-    )
+def own_files(cluster: str) -> list[str]:
+    """Every file that an export of this cluster alone may write."""
+    of_rules = [
+        f"{folder}/gpuprov-{subject}-{cluster}.yml" for folder in ("rules", "rule-tests") for subject in SUBJECTS
+    ]
+    return [*of_rules, *(f"targets/{job}-{cluster}.json" for job in (NODE_JOB, DCGM_JOB)), f"kubernetes/{cluster}.yaml"]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -107,7 +160,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _yaml(document: Any) -> str:
-    return HEAD + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True)
 
 
 def _json(document: Any) -> str:

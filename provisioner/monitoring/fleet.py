@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioner.catalog.models import Gpu, Machine
+from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 
 _EVERY = re.compile(r"^([0-9]+)([mh])$")
@@ -35,7 +36,8 @@ class WatchedGroup:
 
 @dataclass(frozen=True, slots=True)
 class WatchedFleet:
-    """One cluster. `health_minutes`: how often the nodes run gpuprov's checks; None where the timer is off."""
+    """One cluster. `cluster` is its label: a sandbox has another than the real cluster of that name. `health_minutes`:
+    how often the nodes run gpuprov's checks; None where the timer is off."""
 
     cluster: str
     groups: tuple[WatchedGroup, ...]
@@ -43,18 +45,9 @@ class WatchedFleet:
     health_minutes: int | None
     exports_dcgm: bool
 
-    def machines(self) -> Mapping[str, WatchedGroup]:
-        """Machine type → the first group that has it."""
-        first: dict[str, WatchedGroup] = {}
-        for group in self.groups:
-            first.setdefault(group.machine.name, group)
-        return first
-
-    def dcgm_machines(self) -> Mapping[str, WatchedGroup]:
+    def dcgm_groups(self) -> tuple[WatchedGroup, ...]:
         """Those whose nodes export DCGM's metrics."""
-        if not self.exports_dcgm:
-            return {}
-        return {name: group for name, group in self.machines().items() if group.has_dcgm}
+        return tuple(group for group in self.groups if group.has_dcgm) if self.exports_dcgm else ()
 
     def labels(self, group: WatchedGroup, node: str) -> dict[str, str]:
         """The labels that every target of a node has."""
@@ -69,17 +62,21 @@ class WatchedFleet:
         }
 
 
-def watched_fleet(spec: ClusterSpec, *, simulated: bool) -> WatchedFleet:
-    """What cluster.yaml and the catalogue say of the fleet. Groups with several sites are at the chosen one."""
+def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, simulated: bool) -> WatchedFleet:
+    """What cluster.yaml and the catalogue say of the groups that have nodes; without `nodes` all that the file wants.
+    Groups with several sites are at the chosen one."""
     health = spec.monitoring.timer
     groups = []
     for name, group in spec.groups.items():
+        count = group.count if nodes is None else sum(node.group == name for node in nodes)
+        if not count:
+            continue
         machine, site = spec.machine(name), spec.site_of(name)
         price = spec.catalog.price(machine, getattr(spec.sites.get(site), "region", ""))
         gpu = spec.catalog.gpu(machine.gpu_model)
         groups.append(
             WatchedGroup(
-                name, site, group.count, machine, gpu,
+                name, site, count, machine, gpu,
                 mig=group.gpu.mig is not None,
                 ecc=gpu.ecc and group.gpu.ecc,
                 rdma=machine.network.kind in ("infiniband", "roce") and group.network.rdma is not False,
@@ -88,7 +85,7 @@ def watched_fleet(spec: ClusterSpec, *, simulated: bool) -> WatchedFleet:
             )
         )  # fmt: skip
     return WatchedFleet(
-        spec.name,
+        f"{spec.name}.sandbox" if simulated else spec.name,
         tuple(groups),
         simulated,
         None if health is None else minutes(health.every),

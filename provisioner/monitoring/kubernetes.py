@@ -6,15 +6,17 @@ Fields are those of monitoring.coreos.com/v1 (prometheus-operator, Documentation
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.monitoring import rules
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
-from provisioner.monitoring.server_config import HOST_LABELS
-from provisioner.monitoring.targets import DCGM_EXPORTER_PORT, NODE_EXPORTER_PORT, address
+from provisioner.monitoring.server_config import DROPPED_LABELS
+from provisioner.monitoring.targets import DCGM_EXPORTER_PORT, NODE_EXPORTER_PORT, address, is_ip, is_loopback
 from provisioner.rundir.fleet import Node
 
 ENDPOINTS = 1000
@@ -32,7 +34,7 @@ def objects(
     groups = {group.name: group for group in fleet.groups}
     by_group: dict[tuple[str, str], list[Node]] = {}
     for node in nodes:
-        if node.group in groups:
+        if node.group in groups and is_scraped(node):
             by_group.setdefault((node.group, node.site), []).append(node)
     result = [_rule(fleet)]
     for job, port in ((NODE_JOB, NODE_EXPORTER_PORT), (DCGM_JOB, DCGM_EXPORTER_PORT)):
@@ -44,9 +46,25 @@ def objects(
     return result
 
 
+def is_scraped(node: Node) -> bool:
+    """Whether an Endpoints object can have the node: it takes IP addresses, and none of the loopback network."""
+    return is_ip(address(node)) and not is_loopback(node)
+
+
 def _metadata(fleet: WatchedFleet, name: str, **labels: str) -> dict[str, Any]:
     common = {"app.kubernetes.io/managed-by": "gpuprov", "gpuprov-cluster": fleet.cluster}
     return {"name": f"gpuprov-{fleet.cluster}-{name}", "labels": {**common, **labels}}
+
+
+def _service_name(fleet: WatchedFleet, *parts: str) -> str:
+    """A DNS label of at most 63 characters; the digest tells groups and sites apart whose names would join alike."""
+    digest = hashlib.sha256("\n".join((fleet.cluster, *parts)).encode()).hexdigest()[:10]
+    return f"gpuprov-{fleet.cluster[:30].replace('.', '-').rstrip('-')}-{digest}"
+
+
+def _label(text: str) -> str:
+    """As Kubernetes takes the value of a label."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:63].strip("-_.")
 
 
 def _rule(fleet: WatchedFleet) -> dict[str, Any]:
@@ -65,9 +83,9 @@ def _services(
     """A Service without a selector and its Endpoints, for each ENDPOINTS nodes."""
     result: list[dict[str, Any]] = []
     target_labels = {**fleet.labels(group, ""), "site": site}
-    labels = {JOB_LABEL: job, **{name: target_labels[name] for name in TARGET_LABELS}}
+    labels = {JOB_LABEL: job, **{name: _label(target_labels[name]) for name in TARGET_LABELS}}
     for part, first in enumerate(range(0, len(nodes), ENDPOINTS)):
-        metadata = _metadata(fleet, f"{group.name}-{site}-{job.removeprefix('gpuprov-')}-{part}", **labels)
+        metadata = _metadata(fleet, "", **labels) | {"name": _service_name(fleet, group.name, site, job, str(part))}
         ports = [{"name": PORT, "port": port}]
         addresses = [{"ip": address(node), "hostname": node.name} for node in nodes[first : first + ENDPOINTS]]
         service = {"clusterIP": "None", "ports": ports}
@@ -87,7 +105,7 @@ def _monitor(fleet: WatchedFleet, job: str) -> dict[str, Any]:
         "relabelings": [{"sourceLabels": hostnames, "separator": "", "targetLabel": "node"}],
     }
     if job == DCGM_JOB:
-        endpoint["metricRelabelings"] = [{"action": "labeldrop", "regex": HOST_LABELS}]
+        endpoint["metricRelabelings"] = [{"action": "labeldrop", "regex": DROPPED_LABELS}]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",

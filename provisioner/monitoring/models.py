@@ -37,7 +37,8 @@ class AlertRule:
 
     `twin` names the rule that fires where the metric of this rule is absent; "" for a rule that is about absence, or
     that needs no metric. `firing` has the series that fire it `fires_at_s` seconds after the first sample, `silent`
-    those of a healthy node. `counts_nan`: the rule looks at which series exist, and not at their values.
+    those of a healthy node (None: too many to be tested). `counts_nan`: the rule looks at which series exist, and not
+    at their values.
     """
 
     name: str
@@ -49,7 +50,7 @@ class AlertRule:
     doc: str
     command: str
     firing: tuple[Series, ...]
-    silent: tuple[Series, ...]
+    silent: tuple[Series, ...] | None
     fires_at_s: int
     twin: str = ""
     basis: str = ""

@@ -8,10 +8,10 @@ from typing import Any
 from provisioner.monitoring.models import SCRAPE_S, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.checks import BY_CHECK
 from provisioner.monitoring.rules.nodes import MISSING
-from provisioner.monitoring.rules.own import WATCHDOG
+from provisioner.monitoring.rules.own import NO_MANAGER, WATCHDOG
 from provisioner.monitoring.rules.series import constant
 
-ABOUT_NOTHING = (MISSING,)
+ABOUT_NOTHING = (MISSING, NO_MANAGER)
 """Rules that fire where there is no series at all."""
 
 
@@ -33,8 +33,9 @@ def _cases(rules: Sequence[AlertRule]) -> Iterator[dict[str, Any]]:
     yield _test(rules, "fires", [series for rule in rules for series in rule.firing], fires=True)
     if first.name == WATCHDOG:
         return
-    silent = [series for rule in rules for series in rule.silent]
-    yield _test(rules, "is silent for a healthy node", silent, fires=False)
+    if first.silent is not None:
+        silent = [series for rule in rules for series in rule.silent or ()]
+        yield _test(rules, "is silent for a healthy node", silent, fires=False)
     if first.name not in ABOUT_NOTHING:
         yield _test(rules, "is silent without any series", (), fires=False)
     if not first.counts_nan and first.twin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
@@ -10,26 +10,32 @@ from provisioner.monitoring.rules.gpus import TEMPERATURE, absence_name
 from provisioner.monitoring.rules.nodes import DOWN
 from provisioner.monitoring.rules.own import WATCHDOG
 
-HOST_LABELS = "Hostname|hostname"
-"""dcgm-exporter's name of the host; `Hostname` up to 4.5.3 (NVIDIA/dcgm-exporter#655). The label `node` replaces it."""
+DROPPED_LABELS = "Hostname|hostname|err_code|err_msg"
+"""Of dcgm-exporter. Its name of the host (`Hostname` up to 4.5.3, NVIDIA/dcgm-exporter#655) is replaced by the label
+`node`. The code and text of an Xid make each Xid a series of its own, in which no change could be seen."""
+ALERTMANAGER, OWN_ADDRESS = "localhost:9093", "localhost:9090"
+"""Where the packages of Debian and Ubuntu listen."""
 
 
-def prometheus(alertmanagers: Iterable[str] = ()) -> dict[str, Any]:
-    """prometheus.yml, the same for every cluster. Paths are relative to it. `alertmanagers`: HOST:PORT; none leaves the
-    section to the user."""
-    managers = list(alertmanagers)
+def prometheus(alertmanagers: Sequence[str] = (ALERTMANAGER,)) -> dict[str, Any]:
+    """prometheus.yml, the same for every cluster. Paths are relative to it. `alertmanagers`: HOST:PORT."""
+    timing = {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": "20s"}
     return {
-        "global": {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": "20s", "evaluation_interval": f"{SCRAPE_S}s"},
+        "global": {**timing, "evaluation_interval": f"{SCRAPE_S}s"},
         "rule_files": ["rules/gpuprov-*.yml"],
-        "scrape_configs": [_scrape_config(job) for job in (NODE_JOB, DCGM_JOB)],
-        **({"alerting": {"alertmanagers": [{"static_configs": [{"targets": managers}]}]}} if managers else {}),
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
+        "scrape_configs": [
+            {"job_name": "prometheus", "static_configs": [{"targets": [OWN_ADDRESS]}]},
+            *(_scrape_config(job, timing) for job in (NODE_JOB, DCGM_JOB)),
+        ],
     }
 
 
-def _scrape_config(job: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"job_name": job, "file_sd_configs": [{"files": [f"targets/{job}-*.json"]}]}
+def _scrape_config(job: str, timing: Mapping[str, str]) -> dict[str, Any]:
+    # With its own interval: rules count samples, and another prometheus.yml may take over the job.
+    config: dict[str, Any] = {"job_name": job, **timing, "file_sd_configs": [{"files": [f"targets/{job}-*.json"]}]}
     if job == DCGM_JOB:
-        config["metric_relabel_configs"] = [{"action": "labeldrop", "regex": HOST_LABELS}]
+        config["metric_relabel_configs"] = [{"action": "labeldrop", "regex": DROPPED_LABELS}]
     return config
 
 
@@ -52,10 +58,11 @@ def alertmanager() -> dict[str, Any]:
         "receivers": [{"name": name} for name in ("page", "ticket", "watchdog", "nobody")],
         "inhibit_rules": [
             _hides(f"alertname={DOWN}", f"alertname!={DOWN}"),
-            _hides("alertname=DcgmExporterDown", "alertname=~GpuMissing|GpuSamplesLost|CheckDcgmExporter"),
+            _hides("alertname=DcgmExporterDown", 'alertname=~"GpuMissing|GpuSamplesLost|CheckDcgmExporter"'),
             _hides(f"alertname={absence_name(TEMPERATURE)}", 'alertname=~"Dcgm.*Missing|GpuMissing|CheckDcgm.*"',
                    f"alertname!={absence_name(TEMPERATURE)}"),
-            _hides("alertname=RdmaPortsMissing", "alertname=RdmaPortDown"),
+            _hides("alertname=RdmaPortsMissing", 'alertname=~"RdmaPortDown|CheckIbPorts"'),
+            _hides("alertname=GpuMissing", 'alertname=~"CheckGpuCount|CheckGpuXid|GpuXid.*"'),
         ],
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,9 +19,9 @@ def targets(fleet: WatchedFleet, nodes: Iterable[Node]) -> dict[str, list[dict[s
     not to be open to the world."""
     groups = {group.name: group for group in fleet.groups}
     jobs: dict[str, list[dict[str, Any]]] = {NODE_JOB: [], DCGM_JOB: []}
-    for node in sorted(nodes, key=lambda node: (node.group, _number(node.name))):
+    for node in sorted(nodes, key=lambda node: (node.group, len(node.name), node.name)):
         group = groups.get(node.group)
-        if group is None:  # `up` removes the machines of a group that cluster.yaml has no more
+        if group is None or is_loopback(node):  # `up` removes the machines of a group that cluster.yaml has no more
             continue
         labels = {**fleet.labels(group, node.name), "site": node.site}
         jobs[NODE_JOB].append(_target(node, NODE_EXPORTER_PORT, labels))
@@ -34,10 +35,21 @@ def address(node: Node) -> str:
     return node.private_address or node.address
 
 
+def is_loopback(node: Node) -> bool:
+    """Whether the address is the computer's that gpuprov runs on: to a Prometheus elsewhere it would be its own."""
+    host = address(node)
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _target(node: Node, port: int, labels: dict[str, str]) -> dict[str, Any]:
     host = address(node)
     return {"targets": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"], "labels": labels}
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])

@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from provisioner import catalog
 from provisioner.catalog import Catalog
@@ -99,17 +99,28 @@ class Prometheus(Model):
     )
 
 
+def _block_of_switch(value: object) -> object:
+    """true and false in place of a block."""
+    return {True: {}, False: None}.get(value, value) if isinstance(value, bool) else value
+
+
+def _or_switch(schema: dict[str, Any]) -> None:
+    """What editors accept beside the block."""
+    schema["anyOf"] = [*schema["anyOf"], {"type": "boolean"}]
+
+
 class Monitoring(Model):
     """What watches the fleet."""
 
     dcgm_exporter: bool = Field(
         default=True, title="true or false", description="GPU metrics on port 9400 of each node"
     )
-    prometheus: bool | Prometheus = Field(
-        default=False,
-        title="true, false or a block",
-        description="Who scrapes the nodes; true is `{at: head}`",
+    prometheus: Annotated[Prometheus | None, BeforeValidator(_block_of_switch)] = Field(
+        default=None,
+        title="a block, true, false or null",
+        description="Who scrapes the nodes; true is `{at: head}`, false is null",
         examples=[{"at": "external"}],
+        json_schema_extra=_or_switch,
     )
     grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(

@@ -18,7 +18,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.suggest import did_you_mean
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
-from provisioner.spec.models import Access, Hooks, Monitoring, Prometheus, Verify
+from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_machine import hardware, machine_for_each_site, machine_of_site
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
@@ -286,7 +286,7 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
 def _monitoring(monitoring: Monitoring) -> Iterator[Finding]:
     """What is not available yet."""
     prometheus = monitoring.prometheus
-    if prometheus is True or (isinstance(prometheus, Prometheus) and prometheus.at == "head"):
+    if prometheus is not None and prometheus.at == "head":
         message = "a Prometheus on a machine of the cluster (at: head) is not available yet"
         hint = "`prometheus: {at: external}`, and `gpuprov monitoring export` for your own"
         yield Finding(("monitoring", "prometheus"), message, hint, at_key=True)

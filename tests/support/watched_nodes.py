@@ -58,8 +58,8 @@ def _node(fleet: WatchedFleet, group: WatchedGroup, name: str, began: float) -> 
     if group.has_dcgm and fleet.exports_dcgm:
         exporter = {**target, "job": DCGM_JOB, "instance": f"{name}:9400"}
         yield Signal("up", exporter, _always(1))
-        machines_of = watched_metrics(fleet)
-        expected_metrics = {metric for metric in machines_of if group.machine.name in machines_of[metric]}
+        groups_of = watched_metrics(fleet)
+        expected_metrics = {metric for metric in groups_of if group.name in groups_of[metric]}
         for gpu in range(group.machine.gpu_count):
             labels = {**exporter, "gpu": str(gpu), "UUID": f"GPU-{name}-{gpu}", "modelName": "simulated"}
             for metric, value in _gpu(gpu).items():

@@ -19,6 +19,8 @@ from provisioner.monitoring.dashboards.panels import BOARDS, Board, Panel, Query
 
 SOURCE = "datasource"
 """The variable with the data source."""
+MERGED_QUERIES = models.DataTransformerConfig(id_val="merge", options={})
+"""A table shows one query without it."""
 HEIGHT = {"number": 4, "cells": 8, "lines": 8, "table": 8}
 
 
@@ -91,7 +93,7 @@ def _panel(board: Board, panel: Panel) -> stat.Panel | table.Panel | timeseries.
         case "lines":
             builder = timeseries.Panel()
         case "table":
-            builder = table.Panel().with_transformation(_without_columns())
+            builder = table.Panel().with_transformation(MERGED_QUERIES).with_transformation(_without_columns())
     builder = builder.title(panel.title).description(panel.about).unit(panel.unit).datasource(_source())
     builder = builder.span(panel.width).height(HEIGHT[panel.kind])
     if panel.steps:

@@ -56,9 +56,12 @@ OK_BAD = ((None, "green"), (1.0, "red"))
 BAD_OK = ((None, "red"), (1.0, "green"))
 NO_FAILURE = "no check fails"
 NO_NVLINK, NO_RDMA, NO_ECC = "no NVLink in the fleet", "no InfiniBand or RoCE in the fleet", "GPUs without ECC"
+NO_PRICE = "machines whose price is unknown, or that are not bought"
 NO_SENSOR = "GPUs without a sensor at their memory"
 NO_MIG = "all GPUs are cut up by MIG"
-GPU_LEGEND = "{{node}} GPU {{gpu}}"
+NODE_LEGEND, GROUP_LEGEND = "{{cluster}} {{node}}", "{{cluster}} {{group}}"
+GPU_LEGEND, CELL_LEGEND = f"{NODE_LEGEND} GPU {{{{gpu}}}}", f"{NODE_LEGEND}/{{{{gpu}}}}"
+PORT_LEGEND = f"{NODE_LEGEND} {{{{device}}}}"
 
 
 def _gpu(title: str, metric: str, unit: str, about: str = "", absent: str = "", rate: bool = False) -> Panel:
@@ -74,43 +77,68 @@ FLEET = Board(
     (
         Panel("Nodes that answer", "number", "none", (Query('sum(up{job="gpuprov-node",of})'),), width=4),
         Panel(
-            "Nodes that do not", "number", "none", (Query('count(up{job="gpuprov-node",of} == 0) or vector(0)'),),
-            width=4, steps=OK_BAD,
+            "Nodes that do not",
+            "number",
+            "none",
+            (Query('count(up{job="gpuprov-node",of} == 0) or vector(0)'),),
+            width=4,
+            steps=OK_BAD,
         ),
         Panel(
-            "Nodes with a failed check", "number", "none",
+            "Nodes with a failed check",
+            "number",
+            "none",
             (Query("count(gpuprov_node_ok{of} == 0) or vector(0)"),),
-            "No fatal check may fail or be unknown.", width=4, steps=OK_BAD,
+            "No fatal check may fail or be unknown.",
+            width=4,
+            steps=OK_BAD,
         ),
         Panel("GPUs that answer", "number", "none", (Query(f"sum({GPUS_PRESENT}{{of}})"),), width=4),
         Panel("GPUs in use", "number", "none", (Query(f"sum({GPUS_IN_USE}{{of}})", absent=NO_MIG),), width=4),
         Panel(
-            "Alerts", "number", "none",
+            "Alerts",
+            "number",
+            "none",
             (Query('count(ALERTS{alertstate="firing",severity=~"page|ticket",of}) or vector(0)'),),
-            width=4, steps=OK_BAD,
+            width=4,
+            steps=OK_BAD,
         ),
         Panel(
-            "Utilization, one cell for each GPU", "cells", "percent",
-            (Query("DCGM_FI_DEV_GPU_UTIL{of}", "{{node}}/{{gpu}}", NO_MIG),),
-            "A GPU that is cut up by MIG has none.", width=24,
-            steps=((None, "blue"), (5.0, "green"), (95.0, "dark-green")), to_node=True,
-        ),
-        Panel(
-            "Temperature, one cell for each GPU", "cells", "celsius",
-            (Query("max by (node, gpu) (DCGM_FI_DEV_GPU_TEMP{of})", "{{node}}/{{gpu}}"),), width=24,
-            steps=((None, "green"), (80.0, "orange"), (90.0, "red")), to_node=True,
-        ),
-        Panel(
-            "Failed checks", "table", "none",
-            (Query("gpuprov_check{of} == 0", absent=NO_FAILURE),), "What to do: `gpuprov docs runbook CHECK`.",
+            "Utilization, one cell for each GPU",
+            "cells",
+            "percent",
+            (Query("DCGM_FI_DEV_GPU_UTIL{of}", CELL_LEGEND, NO_MIG),),
+            "A GPU that is cut up by MIG has none.",
+            width=24,
+            steps=((None, "blue"), (5.0, "green"), (95.0, "dark-green")),
             to_node=True,
         ),
         Panel(
-            "Firing alerts", "table", "none",
-            (Query('ALERTS{alertstate="firing",severity=~"page|ticket",of}', absent="no alert fires"),), to_node=True,
+            "Temperature, one cell for each GPU",
+            "cells",
+            "celsius",
+            (Query("max by (cluster, node, gpu) (DCGM_FI_DEV_GPU_TEMP{of})", CELL_LEGEND),),
+            width=24,
+            steps=((None, "green"), (80.0, "orange"), (90.0, "red")),
+            to_node=True,
+        ),
+        Panel(
+            "Failed checks",
+            "table",
+            "none",
+            (Query("gpuprov_check{of} == 0", absent=NO_FAILURE),),
+            "What to do: `gpuprov docs runbook CHECK`.",
+            to_node=True,
+        ),
+        Panel(
+            "Firing alerts",
+            "table",
+            "none",
+            (Query('ALERTS{alertstate="firing",severity=~"page|ticket",of}', absent="no alert fires"),),
+            to_node=True,
         ),
     ),
-)  # fmt: skip
+)
 
 NODE = Board(
     "node",
@@ -121,30 +149,53 @@ NODE = Board(
         Panel("Answers", "number", "bool_yes_no", (Query('min(up{job="gpuprov-node",of})'),), width=4, steps=BAD_OK),
         Panel("Healthy", "number", "bool_yes_no", (Query("min(gpuprov_node_ok{of})"),), width=4, steps=BAD_OK),
         Panel(
-            "Last run of the checks", "number", "s",
-            (Query("max(time() - gpuprov_check_timestamp_seconds{of})"),), "Seconds ago.", width=4,
+            "Last run of the checks",
+            "number",
+            "s",
+            (Query("max(time() - gpuprov_check_timestamp_seconds{of})"),),
+            "Seconds ago.",
+            width=4,
         ),
         Panel(
-            "Failed checks", "table", "none", (Query("gpuprov_check{of} == 0", absent=NO_FAILURE),),
+            "Failed checks",
+            "table",
+            "none",
+            (Query("gpuprov_check{of} == 0", absent=NO_FAILURE),),
             "What to do: `gpuprov docs runbook CHECK`.",
         ),
         Panel(
-            "Processors", "lines", "percentunit",
-            (Query('1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle",of}[$__rate_interval]))', "{{node}}"),),
+            "Processors",
+            "lines",
+            "percentunit",
+            (
+                Query(
+                    '1 - avg by (cluster, node) (rate(node_cpu_seconds_total{mode="idle",of}[$__rate_interval]))',
+                    NODE_LEGEND,
+                ),
+            ),
         ),
         Panel(
-            "Memory in use", "lines", "percentunit",
-            (Query("1 - node_memory_MemAvailable_bytes{of} / node_memory_MemTotal_bytes{of}", "{{node}}"),),
+            "Memory in use",
+            "lines",
+            "percentunit",
+            (Query("1 - node_memory_MemAvailable_bytes{of} / node_memory_MemTotal_bytes{of}", NODE_LEGEND),),
         ),
         Panel(
-            "Disks in use", "lines", "percentunit",
-            (Query(
-                '1 - node_filesystem_avail_bytes{fstype!~"tmpfs|overlay|squashfs",of} '
-                '/ node_filesystem_size_bytes{fstype!~"tmpfs|overlay|squashfs",of}', "{{node}} {{mountpoint}}",
-            ),),
+            "Disks in use",
+            "lines",
+            "percentunit",
+            (
+                Query(
+                    '1 - node_filesystem_avail_bytes{fstype!~"tmpfs|overlay|squashfs",of} '
+                    '/ node_filesystem_size_bytes{fstype!~"tmpfs|overlay|squashfs",of}',
+                    f"{NODE_LEGEND} {{{{mountpoint}}}}",
+                ),
+            ),
         ),
         Panel(
-            "Ethernet", "lines", "Bps",
+            "Ethernet",
+            "lines",
+            "Bps",
             (
                 Query('rate(node_network_receive_bytes_total{device!="lo",of}[$__rate_interval])', "{{device}} in"),
                 Query('rate(node_network_transmit_bytes_total{device!="lo",of}[$__rate_interval])', "{{device}} out"),
@@ -155,7 +206,7 @@ NODE = Board(
         _gpu("Power", "DCGM_FI_DEV_POWER_USAGE", "watt"),
         _gpu("Memory in use", "DCGM_FI_DEV_FB_USED", "decmbytes"),
     ),
-)  # fmt: skip
+)
 
 GPU = Board(
     "gpu",
@@ -170,11 +221,14 @@ GPU = Board(
         _gpu("Memory temperature", "DCGM_FI_DEV_MEMORY_TEMP", "celsius", absent=NO_SENSOR),
         _gpu("Memory in use", "DCGM_FI_DEV_FB_USED", "decmbytes"),
         Panel(
-            "Slowed down", "lines", "percentunit",
+            "Slowed down",
+            "lines",
+            "percentunit",
             (
                 Query("rate(DCGM_FI_DEV_THERMAL_VIOLATION{of}[$__rate_interval]) / 1e9", f"{GPU_LEGEND} heat"),
                 Query("rate(DCGM_FI_DEV_POWER_VIOLATION{of}[$__rate_interval]) / 1e9", f"{GPU_LEGEND} power"),
-            ), "Share of the time for which the driver lowered clocks.",
+            ),
+            "Share of the time for which the driver lowered clocks.",
         ),
         _gpu("Last Xid", "DCGM_FI_DEV_XID_ERRORS", "none", "It stays until the driver is loaded again."),
         _gpu("Uncorrectable memory errors", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "none", absent=NO_ECC),
@@ -182,7 +236,7 @@ GPU = Board(
         _gpu("PCIe replays", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "cps", rate=True),
         _gpu("Mean power", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "mwatt", "From the energy counter.", rate=True),
     ),
-)  # fmt: skip
+)
 
 NETWORK = Board(
     "network",
@@ -191,32 +245,49 @@ NETWORK = Board(
     ("cluster", "group", "node"),
     (
         Panel(
-            "Active RDMA ports", "lines", "none",
-            (Query("count by (node) (node_infiniband_state_id{of} == 4)", "{{node}}", NO_RDMA),),
+            "Active RDMA ports",
+            "lines",
+            "none",
+            (Query("count by (cluster, node) (node_infiniband_state_id{of} == 4)", NODE_LEGEND, NO_RDMA),),
         ),
         Panel(
-            "Links lost in an hour", "lines", "none",
-            (Query("increase(node_infiniband_link_downed_total{of}[1h])", "{{node}} {{device}}", NO_RDMA),),
+            "Links lost in an hour",
+            "lines",
+            "none",
+            (Query("increase(node_infiniband_link_downed_total{of}[1h])", PORT_LEGEND, NO_RDMA),),
         ),
         Panel(
-            "RDMA received", "lines", "Bps",
-            (Query("rate(node_infiniband_port_data_received_bytes_total{of}[$__rate_interval])", "{{node}} {{device}}",
-                   NO_RDMA),),
+            "RDMA received",
+            "lines",
+            "Bps",
+            (
+                Query(
+                    "rate(node_infiniband_port_data_received_bytes_total{of}[$__rate_interval])", PORT_LEGEND, NO_RDMA
+                ),
+            ),
         ),
         Panel(
-            "RDMA sent", "lines", "Bps",
-            (Query("rate(node_infiniband_port_data_transmitted_bytes_total{of}[$__rate_interval])",
-                   "{{node}} {{device}}", NO_RDMA),),
+            "RDMA sent",
+            "lines",
+            "Bps",
+            (
+                Query(
+                    "rate(node_infiniband_port_data_transmitted_bytes_total{of}[$__rate_interval])",
+                    PORT_LEGEND,
+                    NO_RDMA,
+                ),
+            ),
         ),
         Panel(
-            "Receive errors", "lines", "cps",
-            (Query("rate(node_infiniband_port_errors_received_total{of}[$__rate_interval])", "{{node}} {{device}}",
-                   NO_RDMA),),
+            "Receive errors",
+            "lines",
+            "cps",
+            (Query("rate(node_infiniband_port_errors_received_total{of}[$__rate_interval])", PORT_LEGEND, NO_RDMA),),
         ),
         _gpu("NVLink replays", "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "cps", absent=NO_NVLINK, rate=True),
         _gpu("NVLink recoveries", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "cps", absent=NO_NVLINK, rate=True),
     ),
-)  # fmt: skip
+)
 
 USAGE = Board(
     "usage",
@@ -225,35 +296,52 @@ USAGE = Board(
     ("cluster", "group"),
     (
         Panel(
-            "GPUs", "lines", "none",
+            "GPUs",
+            "lines",
+            "none",
             (
-                Query(f"sum by (group) ({GPUS_PAID}{{of}})", "{{group}} paid"),
-                Query(f"sum by (group) ({GPUS_IN_USE}{{of}})", "{{group}} in use", NO_MIG),
+                Query(f"sum by (cluster, group) ({GPUS_PAID}{{of}})", f"{GROUP_LEGEND} paid"),
+                Query(f"sum by (cluster, group) ({GPUS_IN_USE}{{of}})", f"{GROUP_LEGEND} in use", NO_MIG),
             ),
         ),
-        Panel("Mean utilization", "lines", "percentunit", (Query(f"{UTILISATION_MEAN}{{of}}", "{{group}}", NO_MIG),)),
+        Panel("Mean utilization", "lines", "percentunit", (Query(f"{UTILISATION_MEAN}{{of}}", GROUP_LEGEND, NO_MIG),)),
         Panel(
-            "List price an hour", "lines", "none",
-            (Query(f"{PRICE_HOUR}{{of}}", "{{group}}", "machines whose price is unknown, or that are not bought"),),
+            "List price an hour",
+            "lines",
+            "none",
+            (Query(f"{PRICE_HOUR}{{of}}", f"{GROUP_LEGEND} {{{{currency}}}}", NO_PRICE),),
             "In the currency of the provider's list, on demand.",
         ),
         Panel(
-            "Price of idle GPUs an hour", "lines", "none",
-            (Query(
-                f"{PRICE_HOUR}{{of}} * (1 - {GPUS_IN_USE}{{of}} / {GPUS_PAID}{{of}})", "{{group}}",
-                "machines whose price is unknown, or that are not bought",
-            ),), "Share of the GPUs that are not in use, times the price.",
+            "Price of idle GPUs an hour",
+            "lines",
+            "none",
+            (
+                Query(
+                    f"{PRICE_HOUR}{{of}} * on (cluster, group) (1 - {GPUS_IN_USE}{{of}} / {GPUS_PAID}{{of}})",
+                    GROUP_LEGEND,
+                    NO_PRICE,
+                ),
+            ),
+            "Share of the GPUs that are not in use, times the price.",
         ),
         Panel(
-            "GPU hours in 24 hours", "table", "none",
+            "GPU hours in 24 hours",
+            "table",
+            "none",
             (
-                Query(f"sum by (group) (sum_over_time({GPUS_PAID}{{of}}[24h])) / {AN_HOUR}", "{{group}} paid"),
                 Query(
-                    f"sum by (group) (sum_over_time({GPUS_IN_USE}{{of}}[24h])) / {AN_HOUR}", "{{group}} in use", NO_MIG
+                    f"sum by (cluster, group) (sum_over_time({GPUS_PAID}{{of}}[24h])) / {AN_HOUR}",
+                    f"{GROUP_LEGEND} paid",
+                ),
+                Query(
+                    f"sum by (cluster, group) (sum_over_time({GPUS_IN_USE}{{of}}[24h])) / {AN_HOUR}",
+                    f"{GROUP_LEGEND} in use",
+                    NO_MIG,
                 ),
             ),
         ),
     ),
-)  # fmt: skip
+)
 
 BOARDS = (FLEET, NODE, GPU, NETWORK, USAGE)

@@ -15,6 +15,8 @@ from provisioner.verify.registry import plain_checks
 BY_CHECK = '{{ if eq $labels.severity "fatal" }}page{{ else }}ticket{{ end }}'
 """The severity of an alert on a check is that of the sample: a failure at an unverified limit warns on that node."""
 MISSING = "GpuprovChecksMissing"
+MOMENTARY = ("cloud.interruption",)
+"""Checks of what lasts shorter than two of their runs: GpuNodeTakenAway has it from another metric, at once."""
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
@@ -33,7 +35,7 @@ def watched_checks(fleet: WatchedFleet) -> dict[str, tuple[Check, ...]]:
     checks: dict[str, tuple[Check, ...]] = {}
     for function, check in plain_checks():
         is_on_nodes = check.level == "quick" and "peers" not in asks(function)
-        if is_on_nodes and check.severity != "info" and check.vendor in (None, *vendors):
+        if is_on_nodes and check.severity != "info" and check.id not in MOMENTARY and check.vendor in (None, *vendors):
             name = reported(check.id)
             checks[name] = (*checks.get(name, ()), check)
     return dict(sorted(checks.items()))
@@ -109,7 +111,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
     yield AlertRule(
         name="GpuprovChecksStale",
         expr=f"time() - {time_of_check} > {3 * every_s}",
-        pending="1m",
+        pending="5m",  # after a boot the timer waits a minute and a half
         severity="ticket",
         summary="{{ $labels.node }}: no check has run for {{ $value | humanizeDuration }}",
         description="The timer gpuprov-health.timer is stopped, or its service hangs. Old results are no proof.",
@@ -117,7 +119,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         command="gpuprov up FILE",
         firing=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", constant(0)),),
         silent=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", rising(30)),),
-        fires_at_s=3 * every_s + 180,
+        fires_at_s=3 * every_s + 420,
         twin=MISSING,
     )
     yield AlertRule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
-from provisioner.monitoring.models import DCGM_JOB, SCRAPE_S, AlertRule, RuleGroup
+from provisioner.monitoring.models import DCGM_JOB, SCRAPE_S, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import (
     LONG_S,
     ON_NODE,
@@ -51,13 +51,12 @@ LOST_SHARE = 0.5
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     """None where no node exports DCGM's metrics."""
-    machines = fleet.dcgm_machines()
-    if not machines:
+    if not (groups := fleet.dcgm_groups()):
         return None
-    first = next(iter(machines.values()))
+    first = groups[0]
     absences = {metric: absence_name(metric) for metric in watched_metrics(fleet)}
     rules: list[AlertRule] = []
-    for group in machines.values():
+    for group in groups:
         rules += _missing(fleet, group)
     for metric, rules_of in ((DOUBLE_BIT, _memory_errors), (REMAP_FAILURE, _remapping), (NVLINK_RECOVERY, _links)):
         if (first_with := _first(fleet, metric)) is not None:
@@ -70,17 +69,17 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
 
 
 def watched_metrics(fleet: WatchedFleet) -> Mapping[str, tuple[str, ...]]:
-    """Metric → the machine types whose nodes have to give it. DCGM has no utilisation of a GPU that MIG cuts up
+    """Metric → the groups whose nodes have to give it. DCGM has no utilisation of a GPU that MIG cuts up
     (NVIDIA/dcgm-exporter#272), no error counts of memory without ECC, no links of a card without."""
     metrics: dict[str, list[str]] = {}
-    for name, group in fleet.dcgm_machines().items():
+    for group in fleet.dcgm_groups():
         of_machine = [TEMPERATURE, POWER, SM_CLOCK, XID, PCIE_REPLAY, HEAT, POWER_CAP]
         of_machine += [] if group.mig else [UTILISATION]
         of_machine += [DOUBLE_BIT] if group.ecc else []
         of_machine += [REMAP_FAILURE, REMAPPED] if group.ecc and group.gpu.arch in REMAPS_ROWS else []
         of_machine += [NVLINK_RECOVERY, NVLINK_REPLAY] if group.machine.nvlink.topology in ("nvswitch", "mesh") else []
         for metric in of_machine:
-            metrics.setdefault(metric, []).append(name)
+            metrics.setdefault(metric, []).append(group.name)
     return {metric: tuple(names) for metric, names in metrics.items()}
 
 
@@ -95,31 +94,16 @@ def absence_name(metric: str) -> str:
 
 def _first(fleet: WatchedFleet, metric: str) -> WatchedGroup | None:
     names = watched_metrics(fleet).get(metric)
-    return fleet.dcgm_machines()[names[0]] if names else None
+    return next(group for group in fleet.dcgm_groups() if group.name == names[0]) if names else None
 
 
 def _missing(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
-    expected, machine = group.machine.gpu_count, group.machine.name
-    temperature = select(fleet, TEMPERATURE, machine=machine)
+    expected = group.machine.gpu_count
+    temperature = select(fleet, TEMPERATURE, group=group.name)
     # A GPU that is gone has no series, and on MIG each instance has one: GPUs are counted by UUID.
     present = f"count by ({ON_NODE}) (count by ({ON_NODE}, UUID) ({temperature}))"
-    yield AlertRule(
-        name="GpuMissing",
-        expr=f"{present} < {expected}",
-        pending="2m",
-        severity="page",
-        summary=f"{{{{ $labels.node }}}}: {{{{ $value }}}} of {expected} GPUs answer",
-        description="A GPU has fallen off the bus, or DCGM has lost it.",
-        doc='runbook "gpu.count"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
-        basis=f"catalogue, {machine}",
-        firing=on_gpus(fleet, group, TEMPERATURE, constant(40), less=1),
-        silent=on_gpus(fleet, group, TEMPERATURE, constant(40)),
-        fires_at_s=180,
-        twin=absence_name(TEMPERATURE),
-        counts_nan=True,
-        labels={"machine": machine},
-    )
+    if expected > 1:  # of a single GPU the absence of its readings says the same
+        yield _gpu_missing(fleet, group, f"{present} < {expected}")
     window_s = 600
     expected_samples = window_s // SCRAPE_S
     yield AlertRule(
@@ -141,7 +125,27 @@ def _missing(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         fires_at_s=1800,
         twin=absence_name(TEMPERATURE),
         counts_nan=True,
-        labels={"machine": machine},
+        labels={"group": group.name},
+    )
+
+
+def _gpu_missing(fleet: WatchedFleet, group: WatchedGroup, expr: str) -> AlertRule:
+    return AlertRule(
+        name="GpuMissing",
+        expr=expr,
+        pending="2m",
+        severity="page",
+        summary=f"{{{{ $labels.node }}}}: {{{{ $value }}}} of {group.machine.gpu_count} GPUs answer",
+        description="A GPU has fallen off the bus, or DCGM has lost it.",
+        doc='runbook "gpu.count"',
+        command="gpuprov verify FILE --node {{ $labels.node }}",
+        basis=f"catalogue, {group.machine.name}",
+        firing=on_gpus(fleet, group, TEMPERATURE, constant(40), less=1),
+        silent=on_gpus(fleet, group, TEMPERATURE, constant(40)),
+        fires_at_s=180,
+        twin=absence_name(TEMPERATURE),
+        counts_nan=True,
+        labels={"group": group.name},
     )
 
 
@@ -208,7 +212,7 @@ def _growth(
 
 
 def _slowed_down(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[str, str]) -> Iterator[AlertRule]:
-    heat, power = (f"rate({select(fleet, metric)}[5m]) / {NS:g}" for metric in (HEAT, POWER_CAP))
+    heat = f"rate({select(fleet, HEAT)}[5m]) / {NS:g}"
     yield AlertRule(
         name="GpuSlowedByHeat",
         expr=f"{heat} > {THERMAL_SHARE}",
@@ -224,63 +228,60 @@ def _slowed_down(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[str
         fires_at_s=900,
         twin=absences[HEAT],
     )
-    quiet = tuple(on_gpu(fleet, group, POWER_CAP, rising(0.3 * SCRAPE_S * NS), gpu=0, node=n) for n in range(3))
-    yield AlertRule(
-        name="GpuSlowedByPower",
-        # At work a GPU reaches its power limit: what counts is more of it than the group has.
-        expr=f"({power}) - on (cluster, group) group_left () quantile by (cluster, group) (0.5, {power}) > 0.3",
-        pending="15m",
-        severity="ticket",
-        summary="{{ $labels.node }}: power slows GPU {{ $labels.gpu }} down more than its group",
-        description="The GPU meets its power limit more often than the group's median GPU: a lower limit, or a supply.",
-        doc='runbook "gpu.power_limit"',
-        command="gpuprov verify FILE --node {{ $labels.node }} --level stress",
-        basis="the group's median; the difference is judgement",
-        firing=(
-            *(on_gpu(fleet, group, POWER_CAP, constant(0), gpu=0, node=node) for node in range(1, 4)),
-            on_gpu(fleet, group, POWER_CAP, rising(0.9 * SCRAPE_S * NS)),
-        ),
-        silent=quiet,
-        fires_at_s=1500,
-        twin=absences[POWER_CAP],
-    )
 
 
 def _against_group(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[str, str]) -> Iterator[AlertRule]:
-    temperature, clock, used = (select(fleet, metric) for metric in (TEMPERATURE, SM_CLOCK, UTILISATION))
-    peer_nodes = range(1, 4)
+    used = select(fleet, UTILISATION)
+
+    def at_work(expr: str) -> str:
+        """Of GPUs at work alone: a busy GPU differs from idle ones in everything."""
+        return f"({expr} and on (cluster, node, UUID) {used} > {AT_WORK})"
+
+    def median(expr: str) -> str:
+        return f"on (cluster, group) group_left () quantile by (cluster, group) (0.5, {expr})"
+
+    def busy(metric: str, values: str, percent: int = 99) -> tuple[Series, ...]:
+        """The series of the GPU that is judged."""
+        return (on_gpu(fleet, group, metric, values), on_gpu(fleet, group, UTILISATION, constant(percent)))
+
+    def group_at_work(metric: str, values: str) -> tuple[Series, ...]:
+        rows = [
+            (
+                on_gpu(fleet, group, metric, values, node=node),
+                on_gpu(fleet, group, UTILISATION, constant(99), node=node),
+            )
+            for node in range(1, 4)
+        ]
+        return tuple(series for row in rows for series in row)
+
+    temperature, clock = at_work(select(fleet, TEMPERATURE)), at_work(select(fleet, SM_CLOCK))
+    power = at_work(f"rate({select(fleet, POWER_CAP)}[5m]) / {NS:g}")
+    idle = tuple(
+        series
+        for node in range(1, 4)
+        for series in (
+            on_gpu(fleet, group, TEMPERATURE, constant(32), node=node),
+            on_gpu(fleet, group, UTILISATION, constant(0), node=node),
+        )
+    )
     yield AlertRule(
         name="GpuHotterThanGroup",
-        expr=f"{temperature} - on (cluster, group) group_left () "
-        f"quantile by (cluster, group) (0.5, {temperature}) > {HOTTER}",
+        expr=f"{temperature} - {median(temperature)} > {HOTTER}",
         pending="15m",
         severity="ticket",
-        summary="{{ $labels.node }}: GPU {{ $labels.gpu }} is {{ $value }} °C above its group's median",
-        description="Fans, filters, air flow, a heat sink; or the rest of the group is idle.",
+        summary="{{ $labels.node }}: GPU {{ $labels.gpu }} is {{ $value }} °C above its group's median at work",
+        description="Fans, filters, air flow, or a heat sink.",
         doc='runbook "gpu.heat"',
         command="gpuprov verify FILE --node {{ $labels.node }} --level stress",
         basis="judgement",
-        firing=(
-            *(on_gpu(fleet, group, TEMPERATURE, constant(50), node=node) for node in peer_nodes),
-            on_gpu(fleet, group, TEMPERATURE, constant(80)),
-        ),
-        silent=tuple(on_gpu(fleet, group, TEMPERATURE, constant(88), node=node) for node in range(4)),
+        firing=(*group_at_work(TEMPERATURE, constant(50)), *busy(TEMPERATURE, constant(80))),
+        silent=(*idle, *busy(TEMPERATURE, constant(65))),
         fires_at_s=1080,
         twin=absences[TEMPERATURE],
     )
-    at_work = f"({clock} and on (cluster, node, UUID) {used} > {AT_WORK})"
-    fast = [
-        series
-        for node in peer_nodes
-        for series in (
-            on_gpu(fleet, group, SM_CLOCK, constant(1400), node=node),
-            on_gpu(fleet, group, UTILISATION, constant(99), node=node),
-        )
-    ]
-    slow = on_gpu(fleet, group, SM_CLOCK, constant(600))
     yield AlertRule(
         name="GpuSlowerThanGroup",
-        expr=f"{at_work} / on (cluster, group) group_left () quantile by (cluster, group) (0.5, {at_work}) < {SLOWER}",
+        expr=f"{clock} / {median(clock)} < {SLOWER}",
         pending="15m",
         severity="ticket",
         summary="{{ $labels.node }}: GPU {{ $labels.gpu }} at work runs at {{ $value | humanizePercentage }} of the "
@@ -289,22 +290,38 @@ def _against_group(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[s
         doc='runbook "load.clock"',
         command="gpuprov verify FILE --node {{ $labels.node }} --level stress",
         basis="judgement",
-        firing=(*fast, slow, on_gpu(fleet, group, UTILISATION, constant(99))),
-        silent=(*fast, slow, on_gpu(fleet, group, UTILISATION, constant(0))),
+        firing=(*group_at_work(SM_CLOCK, constant(1400)), *busy(SM_CLOCK, constant(600))),
+        silent=(*group_at_work(SM_CLOCK, constant(1400)), *busy(SM_CLOCK, constant(600), percent=0)),
         fires_at_s=1080,
         twin=absences[SM_CLOCK],
+    )
+    yield AlertRule(
+        name="GpuSlowedByPower",
+        # At work a GPU reaches its power limit: what counts is more of it than the group has.
+        expr=f"{power} - {median(power)} > 0.3",
+        pending="15m",
+        severity="ticket",
+        summary="{{ $labels.node }}: power slows GPU {{ $labels.gpu }} down more than its group",
+        description="The GPU meets its power limit more often than the group's median GPU: a lower limit, or a supply.",
+        doc='runbook "gpu.power_limit"',
+        command="gpuprov verify FILE --node {{ $labels.node }} --level stress",
+        basis="the group's median; the difference is judgement",
+        firing=(*group_at_work(POWER_CAP, constant(0)), *busy(POWER_CAP, rising(0.9 * SCRAPE_S * NS))),
+        silent=(*group_at_work(POWER_CAP, rising(0.3 * SCRAPE_S * NS)), *busy(POWER_CAP, rising(0.3 * SCRAPE_S * NS))),
+        fires_at_s=1500,
+        twin=absences[POWER_CAP],
     )
 
 
 def _absence(fleet: WatchedFleet, metric: str) -> AlertRule:
-    machines = watched_metrics(fleet)[metric]
-    group = fleet.dcgm_machines()[machines[0]]
-    exporter_up = select(fleet, "up", job=DCGM_JOB)[:-1] + f',machine=~"{"|".join(machines)}"}}'
+    names = watched_metrics(fleet)[metric]
+    group = next(group for group in fleet.dcgm_groups() if group.name == names[0])
+    exporter_up = select(fleet, "up", job=DCGM_JOB)[:-1] + f',group=~"{"|".join(names)}"}}'
     is_vital = metric == TEMPERATURE
     return AlertRule(
         name=absence_name(metric),
         expr=f"{exporter_up} == 1 unless on (cluster, node) {select(fleet, metric)}",
-        pending="5m",
+        pending="2m" if is_vital else "5m",
         severity="page" if is_vital else "ticket",
         summary=f"{{{{ $labels.node }}}}: dcgm-exporter answers without {metric}",
         description="No GPU of the node has readings: all are gone, or DCGM hangs."
@@ -312,7 +329,7 @@ def _absence(fleet: WatchedFleet, metric: str) -> AlertRule:
         else "Alerts on this metric cannot fire for the node. The exporter's list of counters may be another.",
         doc='runbook "dcgm.exporter"' if is_vital else 'runbook "dcgm.fields"',
         command="gpuprov verify FILE --node {{ $labels.node }}",
-        basis=f"catalogue, {', '.join(machines)}",
+        basis=f"catalogue, machines of {', '.join(names)}",
         firing=(up(fleet, group, DCGM_JOB),),
         silent=(up(fleet, group, DCGM_JOB), on_gpu(fleet, group, metric, constant(0))),
         fires_at_s=360,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from provisioner import catalog
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
@@ -20,28 +20,37 @@ ACTIVE = 4
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     """None where no machine has InfiniBand or RoCE."""
-    groups = {group.machine.name: group for group in fleet.groups if group.rdma and group.machine.network.ports}
+    groups = [group for group in fleet.groups if group.rdma and group.machine.network.ports]
     if not groups:
         return None
     return RuleGroup(f"gpuprov-network-{fleet.cluster}", tuple(_rules(fleet, groups)))
 
 
-def _rules(fleet: WatchedFleet, groups: dict[str, WatchedGroup]) -> Iterator[AlertRule]:
-    group = next(iter(groups.values()))
+def has_known_ports(group: WatchedGroup) -> bool:
+    """Whether the catalogue names the ports for training, and there is more than one: that none is active has another
+    rule."""
+    return len(group.machine.rdma_devices) > 1
+
+
+def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[AlertRule]:
+    group = groups[0]
     flaps = catalog.load().ceilings["rdma.link_downed"]
     errors = catalog.load().ceilings["rdma.port_rcv_errors"]
 
     def on_port(metric: str, values: str) -> Series:
         return on_node(fleet, group, metric, values, device="mlx5_0", port="1")
 
-    for machine, row in groups.items():
-        # storage and management ports count too: fewer active ports than the machine has for training is certain
-        ports = row.machine.network.ports
-        active = f"count by ({ON_NODE}) ({select(fleet, STATE, machine=machine)} == {ACTIVE})"
-        nodes = tuple(
-            on_node(fleet, row, STATE, constant(ACTIVE), device=f"mlx5_{number}", port="1") for number in range(ports)
-        )
-        down = on_node(fleet, row, STATE, constant(1), device="mlx5_0", port="1")
+    for row in groups:
+        if not has_known_ports(row):
+            continue
+        devices = row.machine.rdma_devices
+        ports = len(devices)
+        # Of the ports for training alone: those of storage and management would make up for one that is down.
+        state = select(fleet, STATE, group=row.name)[:-1] + f',device=~"{"|".join(devices)}"}}'
+        active = f"count by ({ON_NODE}) ({state} == {ACTIVE})"
+        nodes = tuple(on_node(fleet, row, STATE, constant(ACTIVE), device=device, port="1") for device in devices)
+        down = on_node(fleet, row, STATE, constant(1), device=devices[0], port="1")
+        storage = on_node(fleet, row, STATE, constant(ACTIVE), device="storage0", port="1")
         yield AlertRule(
             name="RdmaPortDown",
             expr=f"{active} < {ports}",
@@ -51,12 +60,12 @@ def _rules(fleet: WatchedFleet, groups: dict[str, WatchedGroup]) -> Iterator[Ale
             description="Jobs over several nodes fail, or are slow. Look at cable, transceiver and switch port.",
             doc='runbook "ib.ports"',
             command="gpuprov verify FILE --node {{ $labels.node }}",
-            basis=f"catalogue, {machine}",
-            firing=(*nodes[1:], down) if ports > 1 else (on_node(fleet, row, STATE, constant(ACTIVE)),),
+            basis=f"catalogue, {row.machine.name}",
+            firing=(*nodes[1:], down, storage),
             silent=nodes,
             fires_at_s=180,
             twin=MISSING,
-            labels={"machine": machine},
+            labels={"group": row.name},
         )
     yield AlertRule(
         name="RdmaLinkFlaps",
@@ -88,8 +97,8 @@ def _rules(fleet: WatchedFleet, groups: dict[str, WatchedGroup]) -> Iterator[Ale
         fires_at_s=600,
         twin=MISSING,
     )
-    machines = "|".join(groups)
-    node_up = select(fleet, "up", job=NODE_JOB)[:-1] + f',machine=~"{machines}"}}'
+    names = "|".join(group.name for group in groups)
+    node_up = select(fleet, "up", job=NODE_JOB)[:-1] + f',group=~"{names}"}}'
     yield AlertRule(
         name=MISSING,
         expr=f"{node_up} == 1 unless on (cluster, node) ({select(fleet, STATE)} == {ACTIVE})",
@@ -99,7 +108,7 @@ def _rules(fleet: WatchedFleet, groups: dict[str, WatchedGroup]) -> Iterator[Ale
         description="The driver has no card, all links are down, or node_exporter runs without collector infiniband.",
         doc='runbook "ib.ports"',
         command="gpuprov verify FILE --node {{ $labels.node }}",
-        basis=f"catalogue, {', '.join(groups)}",
+        basis=f"catalogue, {', '.join(sorted({group.machine.name for group in groups}))}",
         firing=(up(fleet, group),),
         silent=(up(fleet, group), on_port(STATE, constant(ACTIVE))),
         fires_at_s=360,

@@ -6,7 +6,7 @@ from provisioner.monitoring.fleet import WatchedFleet
 from provisioner.monitoring.models import AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import constant, rising
 
-WATCHDOG = "GpuprovWatchdog"
+WATCHDOG, NO_MANAGER = "GpuprovWatchdog", "PrometheusWithoutAlertmanager"
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup:
@@ -31,11 +31,11 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup:
             labels=labels,
         ),
         AlertRule(
-            name="PrometheusWithoutAlertmanager",
-            expr=f"{no_manager} < 1",
+            name=NO_MANAGER,
+            expr=f"{no_manager} < 1 or absent({no_manager})",
             pending="5m",
             severity="page",
-            summary="Prometheus knows no Alertmanager: no alert reaches anybody",
+            summary="Prometheus knows no Alertmanager, or does not scrape itself: nobody may get an alert",
             description="The section `alerting` of prometheus.yml names none, or its service discovery finds none. "
             "Only the dead man's switch tells of it.",
             doc='monitoring "Dead man\'s switch"',

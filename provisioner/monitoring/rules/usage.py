@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provisioner.common.text import money
+from provisioner.common.text import counted, money
 from provisioner.monitoring.fleet import HOURS_A_DAY, WatchedFleet
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rules.gpus import TEMPERATURE, UTILISATION, absence_name, watched_metrics
@@ -22,8 +22,8 @@ UTILISATION_MEAN = "gpuprov:gpu_utilization"
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
-    """None where no GPU's utilisation is known."""
-    if UTILISATION not in watched_metrics(fleet):
+    """None where nothing is watched."""
+    if not fleet.groups:
         return None
     return RuleGroup(f"gpuprov-usage-{fleet.cluster}", (*_recorded(fleet), *_idle(fleet)))
 
@@ -31,19 +31,22 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
 def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
     by_group = "cluster, site, group, machine, gpu_model, simulated"
     used, temperature = select(fleet, UTILISATION), select(fleet, TEMPERATURE)
-    yield RecordingRule(
-        GPUS_PRESENT,
-        f"count by ({by_group}) (count by ({ON_NODE}, UUID) ({temperature}))",
-        "GPUs that answer, by group",
-    )
-    yield RecordingRule(
-        GPUS_IN_USE,
-        f"count by ({by_group}) (avg_over_time({used}[5m]) > {IDLE_PERCENT}) or 0 * count by ({by_group}) ({used})",
-        f"GPUs whose utilisation over 5 minutes is above {IDLE_PERCENT} %, by group; without those cut up by MIG",
-    )
-    yield RecordingRule(
-        UTILISATION_MEAN, f"avg by ({by_group}) ({used}) / 100", "mean utilisation of the GPUs, 0 to 1, by group"
-    )
+    metrics = watched_metrics(fleet)
+    if TEMPERATURE in metrics:
+        yield RecordingRule(
+            GPUS_PRESENT,
+            f"count by ({by_group}) (count by ({ON_NODE}, UUID) ({temperature}))",
+            "GPUs that answer, by group",
+        )
+    if UTILISATION in metrics:
+        yield RecordingRule(
+            GPUS_IN_USE,
+            f"count by ({by_group}) (avg_over_time({used}[5m]) > {IDLE_PERCENT}) or 0 * count by ({by_group}) ({used})",
+            f"GPUs whose utilisation over 5 minutes is above {IDLE_PERCENT} %, by group; without those cut up by MIG",
+        )
+        yield RecordingRule(
+            UTILISATION_MEAN, f"avg by ({by_group}) ({used}) / 100", "mean utilisation of the GPUs, 0 to 1, by group"
+        )
     up_nodes = [select(fleet, "up", job=NODE_JOB, group=group.name) for group in fleet.groups]
     counts = [(group, f"count by ({by_group}) ({nodes})") for group, nodes in zip(fleet.groups, up_nodes, strict=True)]
     yield RecordingRule(
@@ -51,10 +54,13 @@ def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
         " or ".join(f"{count} * {group.machine.gpu_count}" for group, count in counts),
         "GPUs of the machines that are scraped, in use or not, by group",
     )
-    prices = [f"{count} * {group.price_hour:g}" for group, count in counts if group.price_hour is not None]
+    prices = [
+        f'label_replace({count} * {group.price_hour:g}, "currency", "{group.currency}", "", "")'
+        for group, count in counts
+        if group.price_hour is not None
+    ]
     if prices:
-        currencies = " and ".join(sorted({group.currency for group in fleet.groups if group.currency}))
-        yield RecordingRule(PRICE_HOUR, " or ".join(prices), f"{currencies} an hour at list price, by group")
+        yield RecordingRule(PRICE_HOUR, " or ".join(prices), "list price an hour, by group, in its label `currency`")
 
 
 def _idle(fleet: WatchedFleet) -> Iterator[AlertRule]:
@@ -72,7 +78,7 @@ def _idle(fleet: WatchedFleet) -> Iterator[AlertRule]:
             f"> {0.9 * IDLE_HOURS * 120:g}",
             pending="10m",
             severity="ticket",
-            summary=f"{{{{ $labels.node }}}}: its {group.machine.gpu_count} GPUs have been idle for {IDLE_HOURS} hours",
+            summary=f"{{{{ $labels.node }}}}: idle for {IDLE_HOURS} hours ({counted(group.machine.gpu_count, 'GPU')})",
             description=f"No GPU of the node was used above {IDLE_PERCENT} % on average.{cost}",
             doc='monitoring "Idle GPUs"',
             command="gpuprov status FILE",

@@ -16,9 +16,9 @@ from provisioner.common import manual
 from provisioner.monitoring import rule_tests, rules
 from provisioner.monitoring.export import files
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
-from provisioner.monitoring.models import AlertRule, RuleGroup
+from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rule_tests import ABOUT_NOTHING
-from provisioner.monitoring.rules.own import WATCHDOG
+from provisioner.monitoring.rules.own import NO_MANAGER, WATCHDOG
 from tests.support.prometheus import promtool
 from tests.support.sandbox_cluster import ROOT
 from tests.support.watched_nodes import example, signals, text_of
@@ -30,6 +30,7 @@ FLEETS = {
     "bridge": "machine: g5.12xlarge, count: 2",
     "MIG": "machine: p4d.24xlarge, count: 1, gpu: { mig: 1g.5gb }",
     "two machine types": "machine: p4d.24xlarge, count: 4 }\n  other: { machine: p5.48xlarge, count: 2",
+    "one GPU": "machine: g5.2xlarge, count: 2",
 }
 
 
@@ -61,8 +62,30 @@ def test_rules_fire_and_are_silent(kind: str, tmp_path: Path) -> None:
 
 def test_rules_of_infiniband_fire_and_are_silent(tmp_path: Path) -> None:
     network = next(group for group in rules.rule_groups(example("azure-ndv4.yaml")) if "network" in group.name)
+    assert "RdmaPortDown" in {rule.name for rule in network.rules if isinstance(rule, AlertRule)}
     done = run(tmp_path, network)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_of_a_single_gpu_the_absence_of_its_readings_pages(tmp_path: Path) -> None:
+    by_name = {rule.name: rule for rule in rules.alert_rules(fleet(tmp_path, FLEETS["one GPU"]))}
+    assert "GpuMissing" not in by_name
+    assert by_name["DcgmGpuTempMissing"].severity == "page"
+    assert by_name["DcgmGpuTempMissing"].pending == "2m"
+
+
+def test_a_group_without_ecc_has_no_rule_on_it(tmp_path: Path) -> None:
+    """Rules are for each group, not for the first one of a machine type."""
+    two = "machine: p4d.24xlarge, gpu: { ecc: false } }\n  other: { machine: p4d.24xlarge, count: 2"
+    by_name = {rule.name: rule for rule in rules.alert_rules(fleet(tmp_path, two))}
+    assert 'group=~"other"' in by_name["DcgmEccDbeVolTotalMissing"].expr
+    assert 'group=~"train|other"' in by_name["DcgmGpuTempMissing"].expr
+
+
+def test_a_fleet_cut_up_by_mig_has_its_cost(tmp_path: Path) -> None:
+    usage = next(group for group in rules.rule_groups(fleet(tmp_path, FLEETS["MIG"])) if "usage" in group.name)
+    records = {rule.record for rule in usage.rules if isinstance(rule, RecordingRule)}
+    assert records == {"gpuprov:gpus_present", "gpuprov:gpus_paid", "gpuprov:price_per_hour"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +95,8 @@ def test_rules_of_infiniband_fire_and_are_silent(tmp_path: Path) -> None:
         ("gpus", "GpuRowRemapFailure", "== 1", "== 2"),
         ("gpus", "DcgmGpuTempMissing", "unless", "and"),
         ("xids", "GpuXidReplace", "changes", "resets"),
-        ("nodes", "GpuNodeDown", "== 0", "== 1"),
+        ("nodes", "GpuNodeDown", "== 0 unless", "== 2 unless"),
+        ("gpus", "GpuHotterThanGroup", "> 15", "> 50"),
         ("usage", "HighGPUIdle", "< 5", "< 0"),
         ("checks", "GpuprovChecksStale", "time() -", "0 *"),
         ("checks", "CheckGpuCount", "== 0", "== 1"),
@@ -151,7 +175,7 @@ def test_a_healthy_day_fires_nothing(tmp_path: Path) -> None:
             for row in signals(watched, nodes=100, began=0)
         ]
         # a sample every 5 minutes is fewer than GpuSamplesLost expects
-        expectation = f'count(ALERTS{{alertname!~"{WATCHDOG}|GpuSamplesLost"}})'
+        expectation = f'count(ALERTS{{alertname!~"{WATCHDOG}|{NO_MANAGER}|GpuSamplesLost"}})'
         test = {
             "interval": f"{step}s",
             "input_series": rows,

@@ -23,6 +23,7 @@ from provisioner.monitoring.dashboards.grafana import expression
 from provisioner.monitoring.dashboards.panels import BOARDS
 from provisioner.monitoring.fleet import watched_fleet
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, TARGET_LABELS
+from provisioner.monitoring.rules.gpus import XID
 from provisioner.rundir.fleet import Node
 from tests.support import prometheus
 from tests.support.prometheus import get, query, until
@@ -45,6 +46,7 @@ class Exporter:
 
     rows: list[Signal]
     lost_gpus: set[str] = field(default_factory=set)
+    xids: dict[str, int] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     port: int = 0
 
@@ -56,9 +58,13 @@ class Exporter:
             labels = {
                 name: value for name, value in row.labels.items() if name not in (*TARGET_LABELS, "job", "instance")
             }
+            value = row.value(seconds)
             if "gpu" in labels:
                 labels |= {"Hostname": "ip-10-0-0-1", "pci_bus_id": "0"}
-            lines.append(f"{text_of(Signal(row.metric, labels, row.value))} {row.value(seconds):.12g}")
+            if row.metric == XID:  # each code has labels of its own (dcgm-exporter, from 3.3.6 on)
+                value = float(self.xids.get(labels["gpu"], 0))
+                labels |= {"err_code": f"{value:g}", "err_msg": f"text of {value:g}"}
+            lines.append(f"{text_of(Signal(row.metric, labels, row.value))} {value:.12g}")
         return "\n".join([*lines, ""])
 
     def start(self) -> ThreadingHTTPServer:
@@ -102,11 +108,11 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     folder = tmp_path_factory.mktemp("watch")
     (folder / "cluster.yaml").write_text(CLUSTER)
     loaded = spec.load(folder / "cluster.yaml")
-    fleet = watched_fleet(loaded, simulated=True)
     nodes = [
-        Node(f"train-{number}", "train", "ohio", "p4d.24xlarge", f"i-{number}", "", "127.0.0.1", "127.0.0.1")
+        Node(f"train-{number}", "train", "ohio", "p4d.24xlarge", f"i-{number}", "", "", f"10.0.0.{number + 1}")
         for number in range(2)
     ]
+    fleet = watched_fleet(loaded, nodes, simulated=True)
     out = folder / "out"
     export.write(out, loaded, nodes, sandbox=True)
     rows = list(signals(fleet, 2, time.time()))
@@ -120,7 +126,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
             stack.callback(exporter.start().shutdown)
         port = stack.enter_context(prometheus.node_exporter(folder, textfiles))
         for job, number in ((NODE_JOB, port), (DCGM_JOB, gpus.port)):
-            redirect(out / "targets" / f"{job}-vision.json", (number, simulated[job].port))
+            redirect(out / "targets" / f"{job}-vision.sandbox.json", (number, simulated[job].port))
         manager = stack.enter_context(prometheus.alertmanager(out))
         config = yaml.safe_load((out / "prometheus.yml").read_text())
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [manager]}]}]}
@@ -157,7 +163,7 @@ def test_a_target_is_scraped_with_the_labels_of_the_fleet(watch: Watch) -> None:
     assert len(series) == 8
     labels = series[0]["metric"]
     assert {"Hostname", "hostname"} & set(labels) == set()
-    expected = {"cluster": "vision", "group": "train", "machine": "p4d.24xlarge", "simulated": "true"}
+    expected = {"cluster": "vision.sandbox", "group": "train", "machine": "p4d.24xlarge", "simulated": "true"}
     assert expected.items() <= labels.items()
 
 
@@ -187,6 +193,15 @@ def test_an_exporter_without_any_gpu_fires_the_twin(watch: Watch) -> None:
     ))  # fmt: skip
     watch.exporter.lost_gpus = set()
     until(lambda: not watch.alerts(alertname="DcgmGpuTempMissing", node="train-0"))
+
+
+def test_an_xid_fires_although_each_has_labels_of_its_own(watch: Watch) -> None:
+    until(lambda: len(query(watch.url, f'{XID}{{node="train-0"}}')) == 8)
+    watch.exporter.xids = {"3": 79}
+    until(lambda: bool(watch.alerts(severity="page", node="train-0", gpu="3")))
+    (alert,) = watch.alerts(severity="page", node="train-0", gpu="3")
+    assert str(alert["labels"]).count("GpuXid") == 1
+    assert "err_code" not in str(alert["labels"])
 
 
 def test_results_of_the_timer_fire_by_their_severity(watch: Watch) -> None:
