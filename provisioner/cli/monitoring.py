@@ -45,14 +45,14 @@ def export(
         f"{result.folder}: {counted(result.alerts, 'alerting rule')}, targets of {counted(result.nodes, 'node')}, "
         f"{counted(len(exported.dashboard_names()), 'dashboard')}"
     )
-    for name in result.kept:
+    for name in result.edited:
         typer.echo(f"kept {name}: it was edited; compare it with an export into an empty folder")
     for name in result.removed:
         typer.echo(f"removed {name}: of an earlier export")
     for sentence in result.missing:
         typer.echo(f"not watched: {sentence}")
-    where = shlex.quote(str(folder))
+    quoted_folder = shlex.quote(str(folder))
     typer.echo(
-        f"test them: promtool check config {where}/prometheus.yml && promtool test rules {where}/rule-tests/*.yml; "
+        f"test them: promtool check config {quoted_folder}/prometheus.yml && promtool test rules {quoted_folder}/rule-tests/*.yml; "
         "install them: `gpuprov docs monitoring`"
     )

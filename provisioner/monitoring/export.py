@@ -45,8 +45,8 @@ def write(folder: Path, spec: ClusterSpec, nodes: Sequence[Node], *, sandbox: bo
             raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(folder))
         _make_folder(folder)
         refuse_foreign_output(folder, "export")
-        kept = [name for name in FOR_EDITING if _is_edited(folder / name)]
-        for name in kept:
+        edited = [name for name in FOR_EDITING if _is_edited(folder / name)]
+        for name in edited:
             del texts[name]
         for name in sorted({str(Path(name).parent) for name in texts}):
             _make_folder(folder / name)
@@ -65,7 +65,7 @@ def write(folder: Path, spec: ClusterSpec, nodes: Sequence[Node], *, sandbox: bo
         folder=str(folder), cluster=spec.name, sandbox=sandbox,
         nodes=sum(len(rows) for job, rows in targets(fleet, nodes).items() if job == NODE_JOB),
         alerts=len(rules.alert_rules(fleet)) if fleet.groups else 0,
-        files=list(texts), kept=kept, removed=removed, missing=list(missing(spec, fleet, nodes)),
+        files=list(texts), edited=edited, removed=removed, missing=list(missing(spec, fleet, nodes)),
     )  # fmt: skip
 
 

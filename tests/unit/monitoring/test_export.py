@@ -117,10 +117,10 @@ def test_what_a_user_has_added_stays(tmp_path: Path) -> None:
     edited = (out / "alertmanager.yml").read_text() + "# my receivers\n"
     (out / "alertmanager.yml").write_text(edited)
     result = export.write(out, load(file), [node(0)], sandbox=False)
-    assert result.kept == ["alertmanager.yml"]
+    assert result.edited == ["alertmanager.yml"]
     assert (out / "alertmanager.yml").read_text() == edited
     (out / "prometheus.yml").write_text("global: {}\n")  # of somebody else
-    assert len(export.write(out, load(file), [node(0)], sandbox=False).kept) == 2
+    assert len(export.write(out, load(file), [node(0)], sandbox=False).edited) == 2
     assert (out / "prometheus.yml").read_text() == "global: {}\n"
 
 
