@@ -53,6 +53,6 @@ def export(
         typer.echo(f"not watched: {sentence}")
     quoted_folder = shlex.quote(str(folder))
     typer.echo(
-        f"test them: promtool check config {quoted_folder}/prometheus.yml && promtool test rules {quoted_folder}/rule-tests/*.yml; "
-        "install them: `gpuprov docs monitoring`"
+        f"test them: promtool check config {quoted_folder}/prometheus.yml && "
+        f"promtool test rules {quoted_folder}/rule-tests/*.yml; install them: `gpuprov docs monitoring`"
     )
