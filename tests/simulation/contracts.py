@@ -85,6 +85,7 @@ class Contracts:
             refused = refused and " now; no capacity at " not in text  # what a former run left at the first site goes
             refused = refused and "it is written back first" not in text
             refused = refused and "Terraform's state does not have" not in text  # the site is recorded for `down`
+            refused = refused and "may be configured, and neither" not in text  # so it is here
             if refused and (changes := previous.changes(after, notes=False)):
                 broken.append(f"`{process.command}` was refused and changed {', '.join(changes)}")
         broken += [

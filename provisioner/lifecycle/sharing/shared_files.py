@@ -33,7 +33,7 @@ from provisioner.machines.providers.state import Conflict, Remote, remote_of
 from provisioner.rundir import fleet
 from provisioner.rundir.files import BY_NODE, OPTIONAL, REPORTS, SHARED, matches
 from provisioner.rundir.node_state import is_report
-from provisioner.rundir.release import ANOTHER_RELEASE, identity
+from provisioner.rundir.release import ANOTHER_RELEASE, AppliedFile, identity
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
@@ -133,7 +133,7 @@ class SharedFiles:
         """Write these files as FLEET has them: one that is missing here would count as empty."""
         files = _unpacked(content, self.remote.where) if names else {}
         for name in names:
-            if name in files and not _is_optional(name):
+            if name in files and not _is_optional(name) and not _lacks_lock(name, files):
                 self._write(name, files[name])
 
     def push(self) -> None:
@@ -406,6 +406,18 @@ def _is_by_node(value: object) -> bool:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _lacks_lock(name: str, files: Mapping[str, str]) -> bool:
+    """Whether it is applied.json, and names a lock that is not among the files: who removed it, as the error of that
+    lock says, has removed it for good."""
+    if name != AppliedFile.FILE:
+        return False
+    try:
+        releases = {str(entry["lock"]) for entry in json.loads(files[name])["nodes"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False  # damaged: its own error says what to do
+    return any(f"locks/{release}.lock" not in files for release in releases)
 
 
 def _is_optional(name: str) -> bool:
