@@ -146,15 +146,14 @@ def test_a_shared_file_that_is_removed_here_comes_back(ann: Run, store: Store, a
     assert "train-0" in (root / "quarantine.json").read_text()
 
 
-@pytest.mark.parametrize("has_lock", [True, False])
-def test_a_ledger_whose_lock_is_nowhere_stays_removed(ann: Run, store: Store, has_lock: bool) -> None:
+def test_a_ledger_whose_lock_is_nowhere_stays_removed(ann: Run) -> None:
     """The error of the missing lock says to remove applied.json."""
     root, ledger = private_dir(ann.paths.root), '{"nodes": {"train-0": {"id": "i-1", "lock": "0123456789ab"}}}'
     (root / "applied.json").write_text(ledger)
-    content = ann.shared._packed({"applied.json": ledger} | ({"locks/0123456789ab.lock": "{}"} if has_lock else {}))
+    content = ann.shared._packed({"applied.json": ledger})
     (root / "applied.json").unlink()
     ann.shared._restore(content, ["applied.json"])
-    assert (root / "applied.json").exists() is has_lock
+    assert not (root / "applied.json").exists()
 
 
 def test_a_file_that_a_run_removes_does_not_come_back(ann: Run, store: Store) -> None:
