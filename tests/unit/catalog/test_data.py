@@ -11,7 +11,7 @@ from provisioner import catalog
 from provisioner.catalog import nvlinks
 from provisioner.catalog.models import Machine
 from provisioner.spec.groups import Group
-from provisioner.spec.rules import _hardware
+from provisioner.spec.rules_machine import hardware
 from provisioner.stack.candidates import TRAIT_VALUES
 
 CATALOG = catalog.load()
@@ -145,7 +145,7 @@ def test_disks_that_nobody_has_counted_may_be_there(name: str, disks: bool) -> N
     machine = CATALOG.machine(name)
     assert machine.local_disks is disks
     group = Group.model_validate({"machine": name, "storage": {"scratch": "/scratch"}})
-    messages = [finding.message for finding in _hardware(("groups", "a"), group, machine, CATALOG)]
+    messages = [finding.message for finding in hardware(("groups", "a"), group, machine, CATALOG)]
     assert any("no local NVMe disks" in message for message in messages) is not disks
 
 

@@ -301,7 +301,7 @@ def test_a_half_made_replacement_is_told(cluster: Path, capsys: pytest.CaptureFi
     journal.write_text(json.dumps({"nodes": nodes}))
     assert run("verify", cluster) == 0  # min_healthy is 50%
     err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if "`replace` was interrupted" in line]
+    lines = [line for line in err.splitlines() if "an interrupted `replace` had not verified" in line]
     assert len(lines) == 1 and "train-1" in lines[0] and f"`gpuprov up {cluster}` goes on with this machine" in lines[0]
 
 
