@@ -117,7 +117,7 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
     file = tmp_path / "cluster.lock"
     for key in ("groups", "bases"):
         file.write_text(yaml.safe_dump(LOCK | {key: {payload: next(iter(LOCK[key].values()))}}))
-        with pytest.raises(GpuprovError, match="not a valid name of a (group|site)"):
+        with pytest.raises(GpuprovError, match=r"not a valid name of a (group|site)"):
             lockfile.read(file)
 
 
