@@ -60,6 +60,14 @@ def test_rules_fire_and_are_silent(kind: str, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{group.name}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
+def test_a_wrong_series_of_new_xids_is_found(tmp_path: Path) -> None:
+    group = next(group for group in rules.rule_groups(fleet(tmp_path)) if "xids" in group.name)
+    recording = next(rule for rule in group.rules if isinstance(rule, RecordingRule))
+    broken = replace(recording, expr=recording.expr.replace("changes", "resets"))
+    done = run(tmp_path, replace(group, rules=(broken, *group.rules[1:])))
+    assert done.returncode != 0
+
+
 def test_rules_of_infiniband_fire_and_are_silent(tmp_path: Path) -> None:
     network = next(group for group in rules.rule_groups(example("azure-ndv4.yaml")) if "network" in group.name)
     assert "RdmaPortDown" in {rule.name for rule in network.rules if isinstance(rule, AlertRule)}
@@ -94,7 +102,6 @@ def test_a_fleet_cut_up_by_mig_has_its_cost(tmp_path: Path) -> None:
         ("gpus", "GpuMissing", "< 8", "< 7"),
         ("gpus", "GpuRowRemapFailure", "== 1", "== 2"),
         ("gpus", "DcgmGpuTempMissing", "unless", "and"),
-        ("xids", "GpuXidReplace", "changes", "resets"),
         ("nodes", "GpuNodeDown", "== 0 unless", "== 2 unless"),
         ("gpus", "GpuHotterThanGroup", "> 15", "> 50"),
         ("usage", "HighGPUIdle", "< 5", "< 0"),
