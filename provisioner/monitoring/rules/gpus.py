@@ -110,7 +110,7 @@ def _missing(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         name="GpuSamplesLost",
         expr=f"avg by ({ON_NODE}) (count_over_time({temperature}[10m])) < {LOST_SHARE * expected_samples:g} "
         f"and on (cluster, node) min_over_time({select(fleet, 'up', job=DCGM_JOB)}[15m]) == 1",
-        pending="5m",
+        pending="10m",  # a new target has half of the samples after five minutes
         severity="ticket",
         summary=f"{{{{ $labels.node }}}}: {{{{ $value }}}} of {expected_samples} readings of its GPUs in 10 minutes",
         description="DCGM loses samples of this node. One GPU may be failing and stall the readings of all: look at "

@@ -11,6 +11,8 @@ from provisioner.monitoring.rules.series import constant, on_node, select, up
 DOWN = "GpuNodeDown"
 """Inhibits every other alert of the node (alertmanager.py)."""
 MISSING = "GpuNodeTargetsMissing"
+REBOOT = "5m"
+"""What is down for shorter may be a reboot."""
 MOST_TESTED = 100
 """Nodes of a group whose silence is tested: the tests of a larger one would have megabytes of equal series."""
 
@@ -36,7 +38,7 @@ def _scraped(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         # A machine that the cloud takes away has its own alert.
         expr=f"{node_up} == 0 unless on (cluster, node) "
         f"max_over_time({select(fleet, 'gpuprov_interruption_pending')}[15m]) == 1",
-        pending="3m",
+        pending=REBOOT,
         severity="page",
         summary="{{ $labels.node }}: node_exporter does not answer",
         description="The node is down, or the network or firewall between Prometheus and it. Nothing else is known of "
@@ -45,7 +47,7 @@ def _scraped(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         command="gpuprov status FILE; gpuprov ssh FILE {{ $labels.node }}",
         firing=(up(fleet, group, value=0),),
         silent=(up(fleet, group),),
-        fires_at_s=240,
+        fires_at_s=360,
         twin=MISSING,
     )
 
@@ -85,7 +87,7 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
     yield AlertRule(
         name="DcgmExporterDown",
         expr=f"{dcgm_up} == 0 and on (cluster, node) {node_up} == 1",
-        pending="3m",
+        pending=REBOOT,
         severity="page",
         summary="{{ $labels.node }}: dcgm-exporter does not answer",
         description="Nobody watches the GPUs of this node. DCGM or a GPU may hang.",
@@ -93,7 +95,7 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
         command="gpuprov verify FILE --node {{ $labels.node }}",
         firing=(up(fleet, group, DCGM_JOB, 0), up(fleet, group)),
         silent=(up(fleet, group, DCGM_JOB, 0), up(fleet, group, NODE_JOB, 0)),
-        fires_at_s=240,
+        fires_at_s=360,
         twin="DcgmTargetMissing",
     )
     yield AlertRule(
