@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import threading
 import time
 import urllib.request
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench.measure import Failed
@@ -61,7 +59,8 @@ def measure() -> list[Promise]:
         port = stack.enter_context(prometheus.node_exporter(root, root))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             host = answer.read().decode()
-        server = _serve(_bodies(watched_fleet(loaded, nodes, simulated=True), host))
+        bodies = _bodies(watched_fleet(loaded, nodes, simulated=True), host)
+        server = prometheus.serve(lambda path: bodies[path.split("/")[1]])
         stack.callback(server.shutdown)
         for job in (NODE_JOB, DCGM_JOB):
             _redirect(root / "out" / "targets" / f"{job}-bench.sandbox.json", job, server.server_port)
@@ -81,26 +80,6 @@ def _bodies(fleet: WatchedFleet, host: str) -> dict[str, bytes]:
         NODE_JOB: (host + "\n".join([*rows[NODE_JOB], ""])).encode(),
         DCGM_JOB: "\n".join([*rows[DCGM_JOB], ""]).encode(),
     }
-
-
-def _serve(bodies: dict[str, bytes]) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            body = bodies[self.path.split("/")[1]]
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def _redirect(file: Path, job: str, port: int) -> None:

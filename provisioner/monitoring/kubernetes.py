@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner.monitoring import rules
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
-from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, TARGET_LABELS
 from provisioner.monitoring.server_config import DROPPED_LABELS
 from provisioner.monitoring.targets import DCGM_EXPORTER_PORT, NODE_EXPORTER_PORT, address, is_ip, is_loopback
 from provisioner.rundir.fleet import Node
@@ -23,7 +23,7 @@ ENDPOINTS = 1000
 """Addresses of one Endpoints object: Kubernetes cuts off the rest (Services, over-capacity endpoints)."""
 PORT = "metrics"
 JOB_LABEL = "app.kubernetes.io/name"
-TARGET_LABELS = ("cluster", "site", "group", "machine", "gpu_model", "simulated")
+SERVICE_LABELS = tuple(label for label in TARGET_LABELS if label != "node")
 """Of the Service; the label `node` is the address's hostname."""
 
 
@@ -83,7 +83,7 @@ def _services(
     """A Service without a selector and its Endpoints, for each ENDPOINTS nodes."""
     result: list[dict[str, Any]] = []
     target_labels = {**fleet.labels(group, ""), "site": site}
-    labels = {JOB_LABEL: job, **{name: _label(target_labels[name]) for name in TARGET_LABELS}}
+    labels = {JOB_LABEL: job, **{name: _label(target_labels[name]) for name in SERVICE_LABELS}}
     for part, first in enumerate(range(0, len(nodes), ENDPOINTS)):
         metadata = _metadata(fleet, "", **labels) | {"name": _service_name(fleet, group.name, site, job, str(part))}
         ports = [{"name": PORT, "port": port}]
@@ -112,7 +112,7 @@ def _monitor(fleet: WatchedFleet, job: str) -> dict[str, Any]:
         "metadata": _metadata(fleet, job.removeprefix("gpuprov-")),
         "spec": {
             "jobLabel": JOB_LABEL,
-            "targetLabels": list(TARGET_LABELS),
+            "targetLabels": list(SERVICE_LABELS),
             "selector": {"matchLabels": {"gpuprov-cluster": fleet.cluster, JOB_LABEL: job}},
             "endpoints": [endpoint],
         },

@@ -9,7 +9,7 @@ from provisioner.monitoring.models import SCRAPE_S, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.checks import BY_CHECK
 from provisioner.monitoring.rules.nodes import MISSING
 from provisioner.monitoring.rules.own import NO_MANAGER, WATCHDOG
-from provisioner.monitoring.rules.series import constant
+from provisioner.monitoring.rules.series import constant, series_text
 
 ABOUT_NOTHING = (MISSING, NO_MANAGER)
 """Rules that fire where there is no series at all."""
@@ -47,7 +47,7 @@ def _test(rules: Sequence[AlertRule], outcome: str, series: Iterable[Series], *,
     return {
         "name": f"{rules[0].name if len(rules) == 1 else 'every check'} {outcome}",
         "interval": f"{SCRAPE_S}s",
-        "input_series": [{"series": _text(row), "values": row.values} for row in series],
+        "input_series": [{"series": series_text(row.metric, row.labels), "values": row.values} for row in series],
         "promql_expr_test": [
             {
                 "expr": f"count({_alert(rule)})",
@@ -60,10 +60,4 @@ def _test(rules: Sequence[AlertRule], outcome: str, series: Iterable[Series], *,
 
 
 def _alert(rule: AlertRule) -> str:
-    matchers = {"alertname": rule.name, "alertstate": "firing", **rule.labels}
-    return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in matchers.items()) + "}"
-
-
-def _text(series: Series) -> str:
-    labels = ",".join(f'{name}="{value}"' for name, value in series.labels.items())
-    return f"{series.metric}{{{labels}}}" if labels else series.metric
+    return series_text("ALERTS", {"alertname": rule.name, "alertstate": "firing", **rule.labels})

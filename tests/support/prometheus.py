@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,28 @@ def _running(arguments: list[str], folder: Path, log: str) -> Iterator[None]:
         finally:
             process.terminate()
             process.wait(60)
+
+
+def serve(answer: Callable[[str], bytes]) -> ThreadingHTTPServer:
+    """An exporter on loopback: path → its metrics. Whoever starts it calls `shutdown`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = answer(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
 def query(url: str, expr: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What exporters of healthy nodes give: dcgm-exporter (role dcgm_exporter has the list of counters), node_exporter and
 gpuprov's own timer. The hardware is made up; names are held to the real exporters by
-tests/unit/monitoring/test_metric_names.py."""
+tests/unit/monitoring/test_dashboards.py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup, watched_fle
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB
 from provisioner.monitoring.rules.checks import watched_checks
 from provisioner.monitoring.rules.gpus import watched_metrics
+from provisioner.monitoring.rules.series import series_text
 from tests.support.sandbox_cluster import ROOT
 
 Value = Callable[[float], float]
@@ -121,5 +122,4 @@ def _always(value: float) -> Value:
 
 def text_of(row: Signal) -> str:
     """As Prometheus writes a series."""
-    labels = ",".join(f'{name}="{value}"' for name, value in row.labels.items())
-    return f"{row.metric}{{{labels}}}"
+    return series_text(row.metric, row.labels)

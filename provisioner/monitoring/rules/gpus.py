@@ -198,7 +198,7 @@ def _growth(
         name=name,
         expr=f"increase({select(fleet, metric)}[15m]) > 0",
         pending="1m",
-        severity="page" if severity == "page" else "ticket",
+        severity=severity,
         summary=f"{{{{ $labels.node }}}}: GPU {{{{ $labels.gpu }}}} {predicate}",
         description=description,
         doc=f'runbook "{check}"',
@@ -316,7 +316,7 @@ def _against_group(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[s
 def _absence(fleet: WatchedFleet, metric: str) -> AlertRule:
     names = watched_metrics(fleet)[metric]
     group = next(group for group in fleet.dcgm_groups() if group.name == names[0])
-    exporter_up = select(fleet, "up", job=DCGM_JOB)[:-1] + f',group=~"{"|".join(names)}"}}'
+    exporter_up = select(fleet, "up", job=DCGM_JOB, group="~" + "|".join(names))
     is_vital = metric == TEMPERATURE
     return AlertRule(
         name=absence_name(metric),

@@ -46,7 +46,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
         devices = row.machine.rdma_devices
         ports = len(devices)
         # Of the ports for training alone: those of storage and management would make up for one that is down.
-        state = select(fleet, STATE, group=row.name)[:-1] + f',device=~"{"|".join(devices)}"}}'
+        state = select(fleet, STATE, group=row.name, device="~" + "|".join(devices))
         active = f"count by ({ON_NODE}) ({state} == {ACTIVE})"
         nodes = tuple(on_node(fleet, row, STATE, constant(ACTIVE), device=device, port="1") for device in devices)
         down = on_node(fleet, row, STATE, constant(1), device=devices[0], port="1")
@@ -98,7 +98,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
         twin=MISSING,
     )
     names = "|".join(group.name for group in groups)
-    node_up = select(fleet, "up", job=NODE_JOB)[:-1] + f',group=~"{names}"}}'
+    node_up = select(fleet, "up", job=NODE_JOB, group="~" + names)
     yield AlertRule(
         name=MISSING,
         expr=f"{node_up} == 1 unless on (cluster, node) ({select(fleet, STATE)} == {ACTIVE})",

@@ -9,7 +9,7 @@ from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, AlertRule, RuleGro
 from provisioner.monitoring.rules.series import constant, on_node, select, up
 
 DOWN = "GpuNodeDown"
-"""Inhibits every other alert of the node (alertmanager.py)."""
+"""Inhibits every other alert of the node (server_config.py)."""
 MISSING = "GpuNodeTargetsMissing"
 REBOOT = "5m"
 """What is down for shorter may be a reboot."""
@@ -69,9 +69,7 @@ def _targets(fleet: WatchedFleet, group: WatchedGroup) -> AlertRule:
         command="gpuprov monitoring export FILE DIR",
         basis="nodes of the cluster at the last export",
         firing=every_node[: min(group.count, 2) - 1],
-        silent=tuple(up(fleet, group, node=node) for node in range(group.count))
-        if group.count <= MOST_TESTED
-        else None,
+        silent=every_node if group.count <= MOST_TESTED else None,
         fires_at_s=360,
         counts_nan=True,
         labels={**labels, "gpu_model": group.gpu.model, "simulated": str(fleet.simulated).lower()},
@@ -98,9 +96,10 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
         fires_at_s=360,
         twin="DcgmTargetMissing",
     )
+    names = "|".join(group.name for group in fleet.dcgm_groups())
     yield AlertRule(
         name="DcgmTargetMissing",
-        expr=f"{_with_dcgm(fleet, node_up)} unless on (cluster, node) {dcgm_up}",
+        expr=f"{select(fleet, 'up', job=NODE_JOB, group='~' + names)} unless on (cluster, node) {dcgm_up}",
         pending="5m",
         severity="ticket",
         summary="{{ $labels.node }}: Prometheus has no target for its dcgm-exporter",
@@ -112,11 +111,6 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
         fires_at_s=360,
         counts_nan=True,
     )
-
-
-def _with_dcgm(fleet: WatchedFleet, selector: str) -> str:
-    """The selector, of nodes that have dcgm-exporter alone."""
-    return selector[:-1] + f',group=~"{"|".join(group.name for group in fleet.dcgm_groups())}"}}'
 
 
 def _interruption(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
-from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, Series
+from collections.abc import Mapping
 
-ON_NODE = "cluster, site, group, node, machine, gpu_model, simulated"
-"""TARGET_LABELS as an aggregation has them."""
+from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, TARGET_LABELS, Series
+
+ON_NODE = ", ".join(TARGET_LABELS)
+"""As an aggregation has them."""
 LONG_S = 7 * 3600
 """Seconds that a series of a test lasts: longer than any test looks."""
 
@@ -22,8 +24,15 @@ def select(fleet: WatchedFleet, metric: str, **labels: str) -> str:
 
 
 def _matcher(label: str, value: str) -> str:
-    """`!value`: unequal."""
-    return f'{label}!="{value[1:]}"' if value.startswith("!") else f'{label}="{value}"'
+    """`!value`: unequal; `~value`: a regular expression."""
+    operator = {"!": "!=", "~": "=~"}.get(value[:1], "=")
+    return f'{label}{operator}"{value.lstrip("!~")}"'
+
+
+def series_text(metric: str, labels: Mapping[str, str]) -> str:
+    """As Prometheus writes a series."""
+    matchers = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"{metric}{{{matchers}}}" if matchers else metric
 
 
 def duration(seconds: int) -> str:

@@ -64,8 +64,8 @@ def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
 
 
 def _idle(fleet: WatchedFleet) -> Iterator[AlertRule]:
-    for group in fleet.groups:
-        if not group.has_dcgm or group.mig or not fleet.exports_dcgm:
+    for group in fleet.dcgm_groups():
+        if group.mig:
             continue
         used = select(fleet, UTILISATION, group=group.name)
         cost = ""

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -68,23 +67,8 @@ class Exporter:
         return "\n".join([*lines, ""])
 
     def start(self) -> ThreadingHTTPServer:
-        exporter = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = exporter.text().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = prometheus.serve(lambda _: self.text().encode())
         self.port = server.server_port
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
 
