@@ -18,6 +18,7 @@ from provisioner.configure import playbook
 from provisioner.machines.mounts import unit
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.plan.roles import node_exporter
 from provisioner.plan.roles.interruption import digest
 from provisioner.plan.roles.nvidia_driver import by_switch
 from provisioner.stack.models import Image, Package, VendorImage
@@ -89,10 +90,17 @@ def desired_state(
     """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps`: of stamps.desired."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
-    timers = (HEALTH_TIMER,) if plan.spec.monitoring.timer is not None else ()
-    return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel, stack.vendor,
+    wanted_units = (*units, *monitoring_units(plan))
+    return DesiredState(stamps, stack.packages, stack.images, wanted_units, stack.os, kernel, stack.vendor,
                   switch_units=(FABRIC_MANAGER,) if by_switch(group.machine) else (),
                   hook=digest(plan) if INTERRUPTION in units else None)  # fmt: skip
+
+
+def monitoring_units(plan: Plan) -> tuple[str, ...]:
+    """Units that watch every node: `up` starts them again, and no check condemns a node for them."""
+    monitoring = plan.spec.monitoring
+    timers = (HEALTH_TIMER,) if monitoring.timer is not None else ()
+    return (*timers, node_exporter.UNIT) if monitoring.installs_node_exporter else timers
 
 
 def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:

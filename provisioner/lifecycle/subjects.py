@@ -61,7 +61,8 @@ def expected_of(
 ) -> Expected:
     """What the catalogue and a plan's lock expect of a node of the group `name`. Raises GpuprovError where cluster.yaml
     has no such group."""
-    from provisioner.verify.expectations import HEALTH_TIMER, expect
+    from provisioner.configure.drift import monitoring_units
+    from provisioner.verify.expectations import expect
 
     group = plan.group(name)
     return expect(
@@ -73,7 +74,7 @@ def expected_of(
         level=cluster.spec.verify.level,
         diag=cluster.spec.verify.diag,
         simulated=plan.simulated,
-        timers=(HEALTH_TIMER,) if plan.spec.monitoring.timer is not None else (),
+        monitoring_units=monitoring_units(plan),
         shared=shared,
         image=image,
     )

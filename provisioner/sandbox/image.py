@@ -59,6 +59,7 @@ PACKAGES = (
     "ibverbs-providers",
     "ibverbs-utils",  # what the infiniband role takes from the distribution
     "unattended-upgrades",
+    "prometheus-node-exporter",  # what the node_exporter role takes
 )
 """Debian packages of a node."""
 
@@ -109,7 +110,7 @@ MASKED = (
 
 DISABLED = (
     "docker.service", "docker.socket", "containerd.service", "docker-registry.service", "nvmf-autoconnect.service",
-    "nvmefc-boot-connections.service",
+    "nvmefc-boot-connections.service", "prometheus-node-exporter.service",
 )  # fmt: skip
 """Installed, and started by the role that wants them or by nobody; every node starts faster and smaller for it."""
 

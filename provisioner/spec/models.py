@@ -122,6 +122,12 @@ class Monitoring(Model):
         examples=[{"at": "external"}],
         json_schema_extra=_or_switch,
     )
+    node_exporter: bool | None = Field(
+        default=None,
+        title="true, false or null",
+        description="Metrics of the host on port 9100 of each node, by the distribution's node_exporter. Null: where "
+        "`prometheus` is set; false: the nodes have one of their own",
+    )
     grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(
         default=None,
@@ -135,6 +141,11 @@ class Monitoring(Model):
     def timer(self) -> HealthCheck | None:
         """How the nodes run the checks by themselves; None where they do not."""
         return self.health_check or (HealthCheck() if self.prometheus else None)
+
+    @property
+    def installs_node_exporter(self) -> bool:
+        """Whether gpuprov installs node_exporter on the nodes."""
+        return self.prometheus is not None if self.node_exporter is None else self.node_exporter
 
 
 class Verify(Model):

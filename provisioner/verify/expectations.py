@@ -111,7 +111,7 @@ class Expected:
     """What the cloud's own GPU image brings: part of the stack → {"version", "packages": names that may hold it}."""
     images: tuple[Mapping[str, Any], ...] | None = None
     units: tuple[str, ...] | None = None
-    timers: tuple[str, ...] = ()
+    monitoring_units: tuple[str, ...] = ()
     """What else the roles leave active, and no job dies without: `up` looks after it, no check condemns for it."""
     kernel_modules: str | None = None
     """open or proprietary: the flavour of the driver's modules that the lock names; without one, the only one that
@@ -257,7 +257,7 @@ def expect(
     level: Level = "standard",
     diag: int | None = None,
     simulated: bool = False,
-    timers: tuple[str, ...] = (),
+    monitoring_units: tuple[str, ...] = (),
     shared: tuple[Mapping[str, str], ...] = (),
     image: str | None = None,
 ) -> Expected:
@@ -311,7 +311,7 @@ def expect(
         brought=_vendor_parts(stack) if stack else None,
         images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
         units=(*units(machine, gpu, stack, group), *(mount["unit"] for mount in shared)) if stack and group else None,
-        timers=timers,
+        monitoring_units=monitoring_units,
         shared=shared,
         kernel_modules=_modules(gpu, stack),
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0

@@ -220,7 +220,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         files,
         images,
         gpu_count=expected.gpu_count,
-        units=(*(expected.units or expected.own_units), *expected.timers, *JOB_SERVICES),
+        units=(*(expected.units or expected.own_units), *expected.monitoring_units, *JOB_SERVICES),
         shared=tuple(mount["path"] for mount in expected.shared),
         efa=expected.ports if expected.network == "efa" and expected.efa and not expected.simulated else 0,
         maintenance=expected.maintenance,

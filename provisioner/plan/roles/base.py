@@ -1,5 +1,6 @@
 """Operating system: repositories, kernel settings, unattended upgrades. It stops the units of roles that are not wanted
-any more, so it depends on whether there is a health check or an interruption service, and on nothing else of them."""
+any more, so it depends on whether there is a health check, a node_exporter or an interruption service, and on nothing
+else of them."""
 
 from __future__ import annotations
 
@@ -14,6 +15,6 @@ def _wanted(value: Any) -> bool:
 
 ROLE = Role(
     units={"gpuprov-tuning.service": always, "apt-daily.timer": always, "apt-daily-upgrade.timer": always},
-    depends_on={"gpuprov_health": _wanted, "gpuprov_interruption": _wanted},
+    depends_on=dict.fromkeys(("gpuprov_health", "gpuprov_node_exporter", "gpuprov_interruption"), _wanted),
     all_package_names=True,  # those that unattended-upgrades must not move
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
@@ -162,7 +163,7 @@ def dcgm_exporter(arguments: list[str], version: str) -> int:
         except OSError as error:
             print(f'level=ERROR msg="Could not read collectors file: {error}"', file=sys.stderr)
             return 1
-    address = _option(arguments, "-a", "--address") or ":9400"
+    address = _option(arguments, "-a", "--address") or os.environ.get("DCGM_EXPORTER_LISTEN") or ":9400"
     host, _, port = address.rpartition(":")
     ThreadingHTTPServer.daemon_threads = True
     server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), Scrape)  # noqa: S104 - as the real one listens

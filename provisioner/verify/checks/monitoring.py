@@ -7,7 +7,7 @@ from provisioner.verify.check import ACTIONS, NO_LOCK, NO_TYPE, check, fail, not
 from provisioner.verify.checks.diagnostics import has_nvlink
 from provisioner.verify.checks.host import NEEDS, host_of, reported
 from provisioner.verify.checks.unread import end_unread
-from provisioner.verify.expectations import HEALTH_TIMER, Expected
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dcgm_exporter import XIDS
 
@@ -165,8 +165,8 @@ NODE_EXPORTER = 9100
     severity="info",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: HEALTH_TIMER in e.timers,
-    otherwise="cluster.yaml has no monitoring.health_check",
+    applies=lambda e: bool(e.monitoring_units),
+    otherwise="cluster.yaml has neither monitoring.prometheus nor monitoring.health_check",
     says="Nothing listens where node_exporter does (9100): no scrape reads what gpuprov's timer writes.",
 )
 def test_node_exporter(node: Facts) -> None:

@@ -14,8 +14,10 @@ import stat
 import time
 from typing import Any
 
+from provisioner.verify.probe.host_network import listening
 from provisioner.verify.probe.runner import COLLECTORS, KEEP, LIMIT, listed, pci_address, read_file, result, run, texts
 
+LOOPBACK = "127.0.0.1"
 UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
 INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
 
@@ -66,10 +68,11 @@ def holds(deadline: float) -> dict[str, Any]:
 
 
 def exporter(port: int, deadline: float) -> dict[str, Any]:
-    """A real scrape. rc as curl's: 7 refused, 22 not status 200, 28 too slow."""
+    """A real scrape, at the address where the exporter listens. rc as curl's: 7 refused, 22 not status 200, 28 too
+    slow."""
     started = time.monotonic()
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=deadline)
+        connection = http.client.HTTPConnection(_address(port), port, timeout=deadline)
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         body = answer.read(LIMIT)
@@ -81,6 +84,14 @@ def exporter(port: int, deadline: float) -> dict[str, Any]:
     rc = 0 if answer.status == 200 else 22
     seconds = time.monotonic() - started
     return result(body.decode("utf-8", "replace"), rc, seconds, error="" if rc == 0 else f"HTTP {answer.status}")
+
+
+def _address(port: int) -> str:
+    """Where something listens on a port: loopback where that leads there, else the address itself."""
+    rows = [row.split() for row in listening()]
+    addresses = [address for _, address, number in rows if number == str(port)]
+    reaches_loopback = {LOOPBACK, "0.0.0.0", "::"}.intersection(addresses)  # noqa: S104
+    return LOOPBACK if reaches_loopback else next(iter(addresses), LOOPBACK)
 
 
 def interruption(record: str, hook: str) -> dict[str, Any]:

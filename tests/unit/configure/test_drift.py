@@ -15,7 +15,7 @@ from provisioner.configure.drift import DesiredState, Difference, differences
 from provisioner.configure.inventory import group_variables
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
-from provisioner.plan.roles import health, interruption
+from provisioner.plan.roles import health, interruption, node_exporter
 from provisioner.plan.roles.interruption import digest
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.components import PARTS
@@ -357,11 +357,22 @@ def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
 
 def test_without_a_health_check_no_timer_is_asked_for() -> None:
     off = plan(cluster_spec("p4d.24xlarge"))
-    assert TIMER not in drift.desired_state(off, off.groups[0], STAMPS, ()).units
+    assert drift.desired_state(off, off.groups[0], STAMPS, ()).units == ()
+
+
+def test_a_node_exporter_that_was_stopped_is_drift_for_its_role_alone() -> None:
+    on = plan(cluster_spec("p4d.24xlarge", monitoring={"node_exporter": True}))
+    lock = drift.desired_state(on, on.groups[0], STAMPS, ())
+    assert lock.units == (node_exporter.UNIT,)
+    stopped = differences(node(lock, units_txt=unit(node_exporter.UNIT, ActiveState="inactive")), lock)
+    assert [(d.kind, d.subject, d.found) for d in stopped] == [("unit", node_exporter.UNIT, "inactive")]
+    assert runs(stopped) == {"node_exporter"}
 
 
 def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None:
-    expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), timers=(HEALTH_TIMER,))
+    expected = expect(
+        group.machine, group.gpu, group.stack, group.spec, catalog.load(), monitoring_units=(HEALTH_TIMER,)
+    )
     assert HEALTH_TIMER == TIMER
     assert TIMER in drift_request(expected).units
     assert TIMER not in (expected.units or ())

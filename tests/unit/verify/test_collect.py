@@ -133,6 +133,17 @@ def test_the_exporter_is_really_scraped(exporter: http.server.ThreadingHTTPServe
     assert (output["rc"], output["text"].split("{")[0]) == (0, "DCGM_FI_DEV_GPU_TEMP")
 
 
+def test_an_exporter_is_asked_where_it_listens() -> None:
+    """On the private address alone, where gpuprov has it."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.7", 0), http.server.SimpleHTTPRequestHandler)
+    try:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert node.exporter(server.server_address[1], 5)["error"] == "HTTP 404"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def test_a_dead_and_a_silent_exporter() -> None:
     import socket
 

@@ -58,7 +58,7 @@ def same(expectation: Expected) -> Expected:
 
 
 def timed(expectation: Expected) -> Expected:
-    return replace(expectation, timers=(HEALTH_TIMER,))
+    return replace(expectation, monitoring_units=(HEALTH_TIMER,))
 
 
 def host(change: Callable[[dict[str, Any]], object]) -> Callable[[Texts], object]:
