@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,9 @@ import typer
 
 from provisioner.cli import json_output
 from provisioner.cli.options import File, Json, Sandbox
-from provisioner.common.text import counted
+from provisioner.common.errors import GpuprovError, VerifyError
+from provisioner.common.text import counted, few
+from provisioner.output.monitoring import FaultAlerts, MonitoringTestOutput
 
 app = typer.Typer(
     help="Prometheus rules, scrape targets, Alertmanager routes, Grafana dashboards.",
@@ -56,3 +59,57 @@ def export(
         f"test them: promtool check config {quoted_folder}/prometheus.yml && "
         f"promtool test rules {quoted_folder}/rule-tests/*.yml; install them: `gpuprov docs monitoring`"
     )
+
+
+@app.command()
+def test(
+    file: File,
+    sandbox: Sandbox = None,
+    fault: Annotated[
+        list[str] | None, typer.Option("--fault", metavar="NAME", help="Only this fault of the sandbox (repeatable).")
+    ] = None,
+    speed: Annotated[
+        int, typer.Option(min=1, max=60, help="Divide all times of the rules by this number; 1 takes hours.")
+    ] = 15,
+    as_json: Json = False,
+) -> None:
+    """Inject the faults of the sandbox, and report which alert fires for each, and after how long."""
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.monitoring import fault_alerts
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    if not cluster.sandbox:
+        raise GpuprovError("only nodes of the sandbox can have faults", hint="add --sandbox")
+    with tempfile.TemporaryDirectory(prefix="gpuprov-monitoring-") as folder:
+        result = fault_alerts.run(
+            cluster.spec, cluster.nodes(), cluster.paths.root, Path(folder), fault or (), speed,
+            lambda line: typer.echo(line, err=True),
+        )  # fmt: skip
+    if as_json:
+        json_output.write(result.model_dump(mode="json"))
+    else:
+        _print_alerts(result)
+    if result.healthy:
+        names = few([row.alert for row in result.healthy], 5, ",")
+        raise VerifyError(f"alerts fired for healthy nodes: {names}", hint="`gpuprov verify FILE --sandbox` shows why")
+    if result.failed:
+        raise VerifyError(f"{counted(len(result.failed), 'fault')} without the alert of its check: "
+                          f"{few(result.failed, 5, ',')}")  # fmt: skip
+
+
+def _print_alerts(result: MonitoringTestOutput) -> None:
+    """A line for each fault: what fired after how many seconds, or why nothing did."""
+    rows = [(row.fault, row.check, _alerts_of(row)) for row in result.faults]
+    widths = [max(len(row[column]) for row in (("fault", "check", ""), *rows)) for column in (0, 1)]
+    typer.echo(f"{'fault':<{widths[0]}}  {'check':<{widths[1]}}  alerts, with seconds after the fault")
+    for fault, check, alerts in rows:
+        typer.echo(f"{fault:<{widths[0]}}  {check:<{widths[1]}}  {alerts}")
+    fired = len(result.faults) - len(result.dark)
+    typer.echo(
+        f"{fired} of {counted(len(result.faults), 'fault')} fired an alert (measured {result.speed} times as fast)"
+    )
+
+
+def _alerts_of(row: FaultAlerts) -> str:
+    alerts = [f"{alert.alert} {alert.seconds}{' (hidden)' if alert.hidden else ''}" for alert in row.alerts]
+    return "; ".join([", ".join(alerts) or "none", *([row.reason] if row.reason else [])])

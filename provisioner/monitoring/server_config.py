@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
+from provisioner.monitoring.rules.checks import UNKNOWN, alert_name
 from provisioner.monitoring.rules.gpus import TEMPERATURE, absence_name
 from provisioner.monitoring.rules.nodes import DOWN
 from provisioner.monitoring.rules.own import WATCHDOG
@@ -15,6 +16,20 @@ DROPPED_LABELS = "Hostname|hostname|err_code|err_msg"
 `node`. The code and text of an Xid make each Xid a series of its own, in which no change could be seen."""
 ALERTMANAGER, OWN_ADDRESS = "localhost:9093", "localhost:9090"
 """Where the packages of Debian and Ubuntu listen."""
+
+
+SAME_CAUSE = {
+    "GpuMemoryError": ("gpu.ecc", "dcgm.xid"),
+    "GpuRowRemapFailure": ("gpu.remap",),
+    "GpuRowsRemapped": ("gpu.remap",),
+    "GpuNvlinkRecovery": ("nvlink.errors", "nvlink.recoveries"),
+    "GpuNvlinkReplay": ("nvlink.errors", "nvlink.asymmetry"),
+    "GpuSlowedByHeat": ("gpu.throttle",),
+    "RdmaLinkFlaps": ("log.link_flap",),
+    "RdmaReceiveErrors": ("rdma.errors",),
+    "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
+}
+"""Alert on a metric of dcgm-exporter or node_exporter → checks that find the same up to half an hour later."""
 
 
 def prometheus(alertmanagers: Sequence[str] = (ALERTMANAGER,)) -> dict[str, Any]:
@@ -63,10 +78,23 @@ def alertmanager() -> dict[str, Any]:
                    f"alertname!={absence_name(TEMPERATURE)}"),
             _hides("alertname=RdmaPortsMissing", 'alertname=~"RdmaPortDown|CheckIbPorts"'),
             _hides("alertname=GpuMissing", 'alertname=~"CheckGpuCount|CheckGpuXid|GpuXid.*"'),
+            *(
+                _hides((f'alertname=~"{alert}"', f"severity={severity}"), f'alertname=~"{_alerts_on(checks)}"',
+                       f'severity=~"{hidden}"')
+                for severity, hidden in (("page", "page|ticket"), ("ticket", "ticket"))
+                for alert, checks in SAME_CAUSE.items()
+            ),
+            # what a broken node cannot answer any more needs no ticket of its own
+            _hides("severity=page", f"alertname={UNKNOWN}"),
         ],
     }  # fmt: skip
 
 
-def _hides(source: str, *targets: str) -> dict[str, Any]:
+def _alerts_on(checks: Sequence[str]) -> str:
+    return "|".join(map(alert_name, checks))
+
+
+def _hides(source: str | Sequence[str], *targets: str) -> dict[str, Any]:
     """One cause of a node, one voice."""
-    return {"source_matchers": [source], "target_matchers": list(targets), "equal": ["cluster", "node"]}
+    sources = [source] if isinstance(source, str) else list(source)
+    return {"source_matchers": sources, "target_matchers": list(targets), "equal": ["cluster", "node"]}

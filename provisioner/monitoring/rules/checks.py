@@ -15,6 +15,7 @@ from provisioner.verify.registry import plain_checks
 BY_CHECK = '{{ if eq $labels.severity "fatal" }}page{{ else }}ticket{{ end }}'
 """The severity of an alert on a check is that of the sample: a failure at an unverified limit warns on that node."""
 MISSING = "GpuprovChecksMissing"
+UNKNOWN = "GpuprovCheckUnknown"
 MOMENTARY = ("cloud.interruption",)
 """Checks of what lasts shorter than two of their runs: GpuNodeTakenAway has it from another metric, at once."""
 
@@ -76,7 +77,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
     failed = select(fleet, "gpuprov_check", severity="fatal")
     node_up = up(fleet, group)
     yield AlertRule(
-        name="GpuprovCheckUnknown",
+        name=UNKNOWN,
         expr=f"{failed} != {failed}",
         pending=duration(3 * every_s),
         severity="ticket",

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,23 @@ METRICS = (
 )
 """Name, Prometheus type and help text, as dcgm-exporter's default-counters.csv has them."""
 
+ON_REQUEST = (
+    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Total number of single-bit volatile ECC errors."),
+    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Total number of double-bit volatile ECC errors."),
+    ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "counter", "Total number of NVLink flow-control CRC errors."),
+    ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "counter", "Total number of NVLink retries."),
+    ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "counter", "Total number of NVLink recovery errors."),
+    ("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", "Throttling duration due to thermal constraints (in ns)."),
+    ("DCGM_FI_DEV_POWER_VIOLATION", "counter", "Throttling duration due to power constraints (in ns)."),
+)
+"""The same for counters that a counters file has to ask for."""
+
+SLOWED_BY = {
+    "DCGM_FI_DEV_THERMAL_VIOLATION": ("hw_thermal_slowdown", "sw_thermal_slowdown"),
+    "DCGM_FI_DEV_POWER_VIOLATION": ("hw_power_brake_slowdown", "sw_power_cap"),
+}
+"""Violation → what nvidia-smi calls the reasons for which it counts."""
+
 
 def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
     """One GPU's values by metric; None where a GPU has no such thing."""
@@ -70,6 +88,47 @@ def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
     }
 
 
+def _on_request(gpu: Gpu) -> dict[str, Any]:
+    """The same for the counters of ON_REQUEST, but for violations."""
+    ecc = gpu["ecc"]["mode"] == "Enabled"
+    links = [link.get("errors", {}) for link in gpu["links"]]
+    return {
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 0 if ecc else None,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": sum(gpu["ecc"]["volatile"].values()) if ecc else None,
+        **{
+            f"DCGM_FI_DEV_NVLINK_{name}_ERROR_COUNT_TOTAL": sum(errors.get(kind, 0) for errors in links)
+            if links
+            else None
+            for name, kind in (("CRC_FLIT", "CRC"), ("REPLAY", "Replay"), ("RECOVERY", "Recovery"))
+        },
+    }
+
+
+class Violations:
+    """How long each GPU was slowed down, in ns, since the exporter was started; it grows while the reason lasts."""
+
+    def __init__(self) -> None:
+        self._total: dict[tuple[str, int], int] = {}
+        self._counted_at = time.monotonic_ns()
+
+    def count(self, gpus: Sequence[Gpu]) -> None:
+        """Add the time since the last scrape for the reasons that are active now."""
+        moment = time.monotonic_ns()
+        elapsed, self._counted_at = moment - self._counted_at, moment
+        for gpu in gpus:
+            active = {key.rpartition("clocks_event_reason_")[2] for key, value in gpu.get("printed", {}).items()
+                      if value == "Active"}  # fmt: skip
+            for name, reasons in SLOWED_BY.items():
+                slowed_ns = elapsed if active.intersection(reasons) else 0
+                self._total[name, gpu["index"]] = self._total.get((name, gpu["index"]), 0) + slowed_ns
+
+    def of(self, gpu: Gpu) -> dict[str, int]:
+        return {name: self._total.get((name, gpu["index"]), 0) for name in SLOWED_BY}
+
+
+VIOLATIONS = Violations()
+
+
 def counters_csv() -> str:
     """default-counters.csv, which the package ships."""
     rows = "".join(f"{name}, {kind}, {text}\n" for name, kind, text in METRICS)
@@ -83,18 +142,20 @@ def counters(file: Path) -> frozenset[str]:
 
 
 def metrics(loaded: Driver, host: str, names: frozenset[str] | None = None) -> str:
-    """The text that Prometheus scrapes; `names` are the counters file's names, None for all."""
+    """The text that Prometheus scrapes; `names` are the counters file's names, None for the default ones."""
+    VIOLATIONS.count(loaded.gpus)
     xids: dict[str, int] = {}
     for line in [*loaded.machine.get("kernel_log", []), *state.read(state.KERNEL_LOG, [])]:
         if match := XID.search(line["text"]):
             xids[match[1].lower()] = int(match[2])
     out = []
-    for name, kind, help_ in METRICS:
+    for name, kind, help_ in METRICS if names is None else (*METRICS, *ON_REQUEST):
         if names is not None and name not in names:
             continue
         out += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
         for number, gpu in enumerate(loaded.gpus):
-            reading = _readings(gpu, xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0))[name]
+            last_xid = xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0)
+            reading = (_readings(gpu, last_xid) | _on_request(gpu) | VIOLATIONS.of(gpu))[name]
             if reading is not None and not gpu["lost"]:
                 labels = {
                     "gpu": number,

@@ -16,10 +16,10 @@ from tests.support.sandbox_cluster import ROOT
 ROLES = ROOT / "ansible/roles"
 
 
-def given(**monitoring: Any) -> dict[str, Any] | None:
+def variables_of(**monitoring: Any) -> dict[str, Any] | None:
     """gpuprov_node_exporter of a cluster with this block `monitoring`."""
-    made = plan(cluster_spec("p4d.24xlarge", monitoring=monitoring))
-    value: dict[str, Any] | None = group_variables(made.groups[0].name, made)["gpuprov_node_exporter"]
+    planned = plan(cluster_spec("p4d.24xlarge", monitoring=monitoring))
+    value: dict[str, Any] | None = group_variables(planned.groups[0].name, planned)["gpuprov_node_exporter"]
     return value
 
 
@@ -35,7 +35,7 @@ def given(**monitoring: Any) -> dict[str, Any] | None:
     ],
 )
 def test_where_it_is_installed_and_what_it_reads(monitoring: dict[str, Any], textfiles: str | None) -> None:
-    assert given(**monitoring) == ({"textfiles": textfiles} if textfiles else None)
+    assert variables_of(**monitoring) == ({"textfiles": textfiles} if textfiles else None)
 
 
 def test_the_packages_own_unit_is_off_before_the_package_is_there() -> None:

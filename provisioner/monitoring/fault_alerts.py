@@ -1,0 +1,299 @@
+"""Which alert fires for which fault of the sandbox, and after how long, on a real Prometheus and Alertmanager.
+
+The rules are the exported ones with all times divided (fast_time.py). Each node gets one fault at a time, all nodes at
+the same time. Between faults the node is cleared, until its alerts are gone.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.text import few
+from provisioner.monitoring import export, fast_time, servers
+from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
+from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
+from provisioner.monitoring.rules.checks import alert_name, watched_checks
+from provisioner.monitoring.rules.own import WATCHDOG
+from provisioner.monitoring.server_config import ALERTMANAGER, OWN_ADDRESS
+from provisioner.monitoring.targets import targets
+from provisioner.output.monitoring import FaultAlerts, FiringAlert, MonitoringTestOutput
+from provisioner.rundir.fleet import Node
+from provisioner.sandbox import containers, faults
+from provisioner.sandbox.fault_list import Fault
+from provisioner.spec.models import ClusterSpec
+from provisioner.verify.merged_checks import reported
+from provisioner.verify.registry import declared
+
+HEALTH = "gpuprov-health.service"
+HEALTH_DEADLINE_S = 180.0
+"""Role health ends a run after 120 s."""
+FIRST_SCRAPE_S = 120.0
+POLL_S = 0.5
+MARGIN_SCRAPES = 6
+"""Scrapes and evaluations that may lie between a result and its alert, beside what the rule waits."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The servers that watch a cluster, and what they do."""
+
+    prometheus: str
+    alertmanager: str
+    fleet: WatchedFleet
+    speed: int
+
+    @property
+    def check_s(self) -> float:
+        """Seconds between two runs of the checks of a node."""
+        assert self.fleet.health_minutes is not None
+        return self.fleet.health_minutes * 60 / self.speed
+
+    @property
+    def window_s(self) -> float:
+        """How long a fault is watched: the slowest rule on a check waits for three runs."""
+        return 4 * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
+
+    def alerts(self, node: str = "") -> dict[str, bool]:
+        """Alerts of a node that fire now, or of all → whether another alert hides it."""
+        filters = [f'alertname!="{WATCHDOG}"', *([f'node="{node}"'] if node else [])]
+        rows = servers.get(f"http://{self.alertmanager}/api/v2/alerts", {"filter": filters})
+        firing: dict[str, bool] = {}
+        for row in rows:
+            if row["status"]["state"] in ("active", "suppressed"):
+                name = row["labels"]["alertname"]
+                is_hidden = row["status"]["state"] == "suppressed"
+                firing[name] = is_hidden and firing.get(name, True)
+        return firing
+
+
+@dataclass(slots=True)
+class Trial:
+    """One fault on one node: alert → seconds from the fault until it fired, and which of them another one hides."""
+
+    fault: Fault
+    node: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    lasting: list[str] = field(default_factory=list)
+
+
+def run(
+    spec: ClusterSpec, nodes: Sequence[Node], root: Path, folder: Path, names: Sequence[str], speed: int, say: Say
+) -> MonitoringTestOutput:
+    """Inject faults into the nodes of a sandbox whose run directory is `root`, one after the other, and see what fires.
+
+    `folder`: an empty one for the servers' files. `names`: faults; all that the nodes can have where there is none.
+    `speed`: by how much all times are divided. Raises GpuprovError for a cluster that nothing watches.
+    """
+    fleet = watched_fleet(spec, nodes, simulated=True)
+    _refuse_unwatched(fleet, nodes)
+    work = distribute(nodes, names)
+    servers.tool(servers.PROMETHEUS)
+    export.write(folder, spec, nodes, sandbox=True)
+    fast_time.hurry(folder, speed)
+    container_names = {node.name: containers.find_node(root, node.name).name for node in nodes}
+    for node in nodes:
+        faults.clear(container_names[node.name])
+    with ExitStack() as stack:
+        manager = stack.enter_context(servers.alertmanager(folder))
+        port = servers.free_port()
+        _set_addresses(folder, manager, port)
+        watched = Watched(stack.enter_context(servers.prometheus(folder, port)), manager, fleet, speed)
+        say(f"{len(nodes)} nodes, {sum(map(len, work.values()))} faults, all times divided by {speed}")
+        ended = threading.Event()
+        stack.callback(ended.set)
+        _wait_for_targets(watched, nodes)
+        healthy_alerts = _healthy(watched, container_names)
+        trials = _all_trials(watched, work, container_names, ended, say)
+    order = {fault.name: number for number, fault in enumerate(faults.FAULTS)}
+    rows = [_row(fleet, trial, speed) for trial in sorted(trials, key=lambda trial: order[trial.fault.name])]
+    return MonitoringTestOutput(
+        cluster=fleet.cluster, speed=speed, nodes=len(nodes), healthy=healthy_alerts, faults=rows
+    )
+
+
+def distribute(nodes: Sequence[Node], names: Sequence[str]) -> dict[str, list[Fault]]:
+    """Node → the faults that it gets, each fault once. Raises GpuprovError for a fault that no node can have."""
+    possible = {node.name: {fault.name for fault in faults.list_faults(node.machine)} for node in nodes}
+    requested = [faults.find_fault(name) for name in names] or [fault for fault in faults.FAULTS if not fault.moment]
+    work: dict[str, list[Fault]] = {node.name: [] for node in nodes}
+    for fault in dict.fromkeys(requested):
+        able = [name for name in work if fault.name in possible[name]]
+        if able:
+            work[min(able, key=lambda name: len(work[name]))].append(fault)
+        elif names:
+            raise GpuprovError(
+                f"no node of this cluster can have the fault {fault.name}: it needs {fault.needs}",
+                hint="`gpuprov sandbox faults --machine TYPE` lists those of a machine type",
+            )
+    return work
+
+
+def _refuse_unwatched(fleet: WatchedFleet, nodes: Sequence[Node]) -> None:
+    if not nodes:
+        raise GpuprovError("the cluster has no nodes", hint="`gpuprov up FILE --sandbox` makes them")
+    if fleet.health_minutes is None:
+        raise GpuprovError(
+            "the nodes do not run gpuprov's checks", hint="set monitoring.prometheus to { at: external }, then `up`"
+        )
+
+
+def _set_addresses(folder: Path, manager: str, port: int) -> None:
+    """Write the servers' addresses into prometheus.yml."""
+    file = folder / "prometheus.yml"
+    text = file.read_text(encoding="utf-8").replace(ALERTMANAGER, manager).replace(OWN_ADDRESS, f"127.0.0.1:{port}")
+    file.write_text(text, encoding="utf-8")
+
+
+def _wait_for_targets(watched: Watched, nodes: Sequence[Node]) -> None:
+    """Wait until every exporter has answered once. Raises GpuprovError naming those that do not."""
+    expected_targets = {
+        (job, row["labels"]["node"]) for job, rows in targets(watched.fleet, nodes).items() for row in rows
+    }
+    deadline = time.monotonic() + FIRST_SCRAPE_S
+    while True:
+        rows = servers.query(watched.prometheus, f'up{{job=~"{NODE_JOB}|{DCGM_JOB}"}} == 1')
+        silent = sorted(expected_targets - {(row["metric"]["job"], row["metric"]["node"]) for row in rows})
+        if not silent:
+            return
+        if time.monotonic() > deadline:
+            raise GpuprovError(
+                f"Prometheus reaches no exporter of {few([f'{node} ({job})' for job, node in silent], 4, ',')}",
+                hint="`gpuprov up FILE --sandbox` starts exporters that have stopped",
+            )
+        time.sleep(POLL_S)
+
+
+def _healthy(watched: Watched, container_names: Mapping[str, str]) -> list[FiringAlert]:
+    """What fires without any fault: nothing should. The checks run once before."""
+    threads = [threading.Thread(target=_run_checks, args=(name,), daemon=True) for name in container_names.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HEALTH_DEADLINE_S)
+    time.sleep(MARGIN_SCRAPES * SCRAPE_S / watched.speed)
+    return [FiringAlert(alert=name, seconds=0, hidden=hidden) for name, hidden in sorted(watched.alerts().items())]
+
+
+def _run_checks(container: str) -> None:
+    """One run of the node's own checks; a fault may be that they cannot run."""
+    try:
+        containers.execute(container, "systemctl", "start", HEALTH, deadline=HEALTH_DEADLINE_S)
+    except ProviderError:
+        return
+
+
+def _all_trials(
+    watched: Watched, work: Mapping[str, list[Fault]], container_names: Mapping[str, str], ended: threading.Event,
+    say: Say,
+) -> list[Trial]:  # fmt: skip
+    """The faults of each node, one after the other. Ends early, with the nodes cleared, where one trial fails."""
+    done: queue.Queue[Trial | Exception] = queue.Queue()
+    for node, queued in work.items():
+        for target in (_check_again, _try_each):
+            arguments = (watched, node, container_names[node], queued, ended, done)
+            threading.Thread(target=target, args=arguments, daemon=True).start()
+    trials: list[Trial] = []
+    for _ in range(sum(map(len, work.values()))):
+        result = done.get()
+        if isinstance(result, Exception):
+            raise result
+        trials.append(result)
+        fired = ", ".join(result.seconds) or "no alert"
+        say(f"{result.node}: {result.fault.name}: {fired}")
+    return trials
+
+
+def _check_again(
+    watched: Watched, _node: str, container: str, _queued: Sequence[Fault], ended: threading.Event,
+    _done: queue.Queue[Trial | Exception],
+) -> None:  # fmt: skip
+    """The timer of the node, in divided time."""
+    while not ended.is_set():
+        started = time.monotonic()
+        _run_checks(container)
+        ended.wait(max(0.0, watched.check_s - (time.monotonic() - started)))
+
+
+def _try_each(
+    watched: Watched, node: str, container: str, queued: Sequence[Fault], ended: threading.Event,
+    done: queue.Queue[Trial | Exception],
+) -> None:  # fmt: skip
+    try:
+        for fault in queued:
+            if ended.is_set():
+                return
+            done.put(_try(watched, node, container, fault))
+    except Exception as error:
+        done.put(error)
+    finally:
+        faults.clear(container)
+
+
+def _try(watched: Watched, node: str, container: str, fault: Fault) -> Trial:
+    """Break the node, watch, mend it, and wait until its alerts are gone."""
+    trial, firing_before = Trial(fault, node), watched.alerts(node)
+    expected = expected_alert(watched.fleet, fault)
+    started = time.monotonic()
+    faults.inject(container, fault.name)
+    last_new = started
+    while (moment := time.monotonic()) < started + watched.window_s:
+        for name, hidden in watched.alerts(node).items():
+            if name in firing_before:
+                continue
+            if name not in trial.seconds:
+                trial.seconds[name], last_new = moment - started, moment
+            if hidden:
+                trial.hidden.add(name)
+        settled = moment - last_new > watched.check_s + MARGIN_SCRAPES * SCRAPE_S / watched.speed
+        if expected in trial.seconds and settled:
+            break
+        time.sleep(POLL_S)
+    faults.clear(container)
+    _run_checks(container)
+    deadline = time.monotonic() + watched.window_s
+    while (lasting := sorted(watched.alerts(node).keys() - firing_before.keys())) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    trial.lasting = lasting
+    return trial
+
+
+def expected_alert(fleet: WatchedFleet, fault: Fault) -> str:
+    """The alert on the check that finds a fault; "" where the nodes do not run that check by themselves."""
+    name = reported(fault.check)
+    return alert_name(name) if name in watched_checks(fleet) else ""
+
+
+def _row(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:
+    expected = expected_alert(fleet, trial.fault)
+    alerts = [
+        FiringAlert(alert=name, seconds=round(seconds * speed), hidden=name in trial.hidden)
+        for name, seconds in sorted(trial.seconds.items(), key=lambda item: item[1])
+    ]
+    return FaultAlerts(
+        fault=trial.fault.name, node=trial.node, check=reported(trial.fault.check), expected=expected, alerts=alerts,
+        reason=next(_reasons(trial, expected), ""), lasting=trial.lasting,
+    )  # fmt: skip
+
+
+def _reasons(trial: Trial, expected: str) -> Iterator[str]:
+    """Why no alert on the fault's check fired."""
+    if expected and expected not in trial.seconds:
+        yield f"{expected} did not fire"
+    if expected:
+        return
+    check = next((row for row in declared() if row.id == trial.fault.check), None)
+    if check is not None and check.level != "quick":
+        yield f"{check.id} runs at level {check.level} alone"
+    elif check is not None and check.severity == "info":
+        yield f"{check.id} condemns nobody and makes no alert"
+    else:
+        yield f"{trial.fault.check} compares nodes, or asks from outside: `gpuprov verify` finds it"
