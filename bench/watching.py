@@ -20,6 +20,7 @@ from provisioner import spec
 from provisioner.monitoring import export
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, TARGET_LABELS
+from provisioner.monitoring.servers import query
 from provisioner.rundir.fleet import Node
 from tests.support import prometheus
 from tests.support.watched_nodes import Signal, signals, text_of
@@ -94,7 +95,7 @@ def _read(url: str) -> list[Promise]:
     end = time.monotonic() + (SCRAPES + 1) * SCRAPE_S
     while time.monotonic() < end:
         time.sleep(SCRAPE_S / 3)
-    answering = prometheus.query(url, "count(up == 1)")
+    answering = query(url, "count(up == 1)")
     if not answering or float(answering[0]["value"][1]) < 2 * NODES:
         raise Failed(f"{answering} of {2 * NODES} exporters answer: the machine is too slow for this bench")
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
@@ -102,8 +103,8 @@ def _read(url: str) -> list[Promise]:
     series = _sum(metrics_text, "prometheus_tsdb_head_series")
     memory_gib = _sum(metrics_text, "process_resident_memory_bytes") / 2**30
     rules_s = _sum(metrics_text, "prometheus_rule_group_last_duration_seconds")
-    scrape_s = float(prometheus.query(url, "quantile(0.99, scrape_duration_seconds)")[0]["value"][1])
-    samples = float(prometheus.query(url, "sum(scrape_samples_scraped)")[0]["value"][1])
+    scrape_s = float(query(url, "quantile(0.99, scrape_duration_seconds)")[0]["value"][1])
+    samples = float(query(url, "sum(scrape_samples_scraped)")[0]["value"][1])
     text = f"{series / NODES:,.0f} series a node, {samples / SCRAPE_S:,.0f} samples a second"
     numbers = {"series": series, "samples_per_scrape": samples, "scrape_p99_s": scrape_s, "memory_gib": memory_gib}
     return [

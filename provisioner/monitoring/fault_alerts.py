@@ -114,7 +114,7 @@ def run(
         healthy_alerts = _healthy(watched, container_names)
         trials = _all_trials(watched, work, container_names, ended, say)
     order = {fault.name: number for number, fault in enumerate(faults.FAULTS)}
-    rows = [_row(fleet, trial, speed) for trial in sorted(trials, key=lambda trial: order[trial.fault.name])]
+    rows = [row_of(fleet, trial, speed) for trial in sorted(trials, key=lambda trial: order[trial.fault.name])]
     return MonitoringTestOutput(
         cluster=fleet.cluster, speed=speed, nodes=len(nodes), healthy=healthy_alerts, faults=rows
     )
@@ -272,7 +272,8 @@ def expected_alert(fleet: WatchedFleet, fault: Fault) -> str:
     return alert_name(name) if name in watched_checks(fleet) else ""
 
 
-def _row(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:
+def row_of(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:
+    """What is reported of a trial: seconds as the exported rules have them."""
     expected = expected_alert(fleet, trial.fault)
     alerts = [
         FiringAlert(alert=name, seconds=round(seconds * speed), hidden=name in trial.hidden)

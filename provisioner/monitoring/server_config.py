@@ -25,7 +25,6 @@ SAME_CAUSE = {
     "GpuNvlinkRecovery": ("nvlink.errors", "nvlink.recoveries"),
     "GpuNvlinkReplay": ("nvlink.errors", "nvlink.asymmetry"),
     "GpuSlowedByHeat": ("gpu.throttle",),
-    "RdmaLinkFlaps": ("log.link_flap",),
     "RdmaReceiveErrors": ("rdma.errors",),
     "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
 }

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ def prometheus(folder: Path, port: int) -> Iterator[str]:
         tool(PROMETHEUS), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
         f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=10y",
     ]  # fmt: skip
-    with _running(arguments, folder, f"http://127.0.0.1:{port}") as url:
+    url = f"http://127.0.0.1:{port}"
+    with running(arguments, folder, f"{url}/-/ready"):
         yield url
 
 
@@ -55,7 +56,7 @@ def alertmanager(folder: Path) -> Iterator[str]:
         tool(ALERTMANAGER), "--config.file=alertmanager.yml", "--storage.path=alerts",
         f"--web.listen-address={address}", "--cluster.listen-address=",
     ]  # fmt: skip
-    with _running(arguments, folder, f"http://{address}"):
+    with running(arguments, folder, f"http://{address}/-/ready"):
         yield address
 
 
@@ -85,8 +86,8 @@ def query(url: str, expr: str) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _running(arguments: Sequence[str], folder: Path, url: str) -> Iterator[str]:
-    """A server and its URL, once it is ready. Raises GpuprovError."""
+def running(arguments: Sequence[str], folder: Path, ready_url: str) -> Iterator[None]:
+    """A server, once that page of it answers. Its log goes to the folder. Raises GpuprovError."""
     log = folder / f"{Path(arguments[0]).name}.log"
     with log.open("w", encoding="utf-8") as stream:
         server = subprocess.Popen(
@@ -94,8 +95,8 @@ def _running(arguments: Sequence[str], folder: Path, url: str) -> Iterator[str]:
             start_new_session=True,  # Ctrl-C is for us, who end it
         )  # fmt: skip
         try:
-            _wait(lambda: _is_ready(f"{url}/-/ready"), server, log)
-            yield url
+            _wait(ready_url, server, log)
+            yield
         finally:
             server.terminate()
             try:
@@ -105,9 +106,9 @@ def _running(arguments: Sequence[str], folder: Path, url: str) -> Iterator[str]:
                 server.wait()
 
 
-def _wait(ready: Callable[[], bool], server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + READY_S
-    while not ready():
+    while not _is_ready(url):
         if server.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
             state = f"ended with status {server.returncode}" if server.returncode is not None else "does not answer"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import socket
+import os
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from provisioner.monitoring import servers
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".cache" / "prometheus" / "usr" / "bin"
+os.environ["PATH"] = f"{TOOLS}:{os.environ['PATH']}"  # where gpuprov looks for them too
 WAIT_S = 120.0
 
 
@@ -37,52 +35,20 @@ def promtool(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @contextmanager
 def prometheus(folder: Path) -> Iterator[str]:
     """A server with the prometheus.yml and the data of a folder. Gives its URL."""
-    port = free_port()
-    arguments = [
-        tool("prometheus"), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-        f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=10y",
-    ]  # fmt: skip
-    with _running(arguments, folder, "prometheus.log"):
-        url = f"http://127.0.0.1:{port}"
-        until(lambda: reachable(f"{url}/-/ready"), folder / "prometheus.log")
+    with servers.prometheus(folder, servers.free_port()) as url:
         yield url
-
-
-@contextmanager
-def alertmanager(folder: Path) -> Iterator[str]:
-    """A server with the alertmanager.yml of a folder. Gives HOST:PORT."""
-    port = free_port()
-    arguments = [
-        tool("prometheus-alertmanager"), "--config.file=alertmanager.yml", "--storage.path=alerts",
-        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
-    ]  # fmt: skip
-    with _running(arguments, folder, "alertmanager.log"):
-        until(lambda: reachable(f"http://127.0.0.1:{port}/-/ready"), folder / "alertmanager.log")
-        yield f"127.0.0.1:{port}"
 
 
 @contextmanager
 def node_exporter(folder: Path, textfiles: Path) -> Iterator[int]:
     """A node_exporter of this machine, with a directory of .prom files. Gives its port."""
-    port = free_port()
+    port = servers.free_port()
     arguments = [
         tool("prometheus-node-exporter"), f"--web.listen-address=127.0.0.1:{port}",
         f"--collector.textfile.directory={textfiles}",
     ]  # fmt: skip
-    with _running(arguments, folder, "node-exporter.log"):
-        until(lambda: reachable(f"http://127.0.0.1:{port}/"), folder / "node-exporter.log")
+    with servers.running(arguments, folder, f"http://127.0.0.1:{port}/"):
         yield port
-
-
-@contextmanager
-def _running(arguments: list[str], folder: Path, log: str) -> Iterator[None]:
-    with (folder / log).open("w") as stream:
-        process = subprocess.Popen(arguments, cwd=folder, stdout=stream, stderr=stream)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 def serve(answer: Callable[[str], bytes]) -> ThreadingHTTPServer:
@@ -107,29 +73,6 @@ def serve(answer: Callable[[str], bytes]) -> ThreadingHTTPServer:
     return server
 
 
-def query(url: str, expr: str) -> list[dict[str, Any]]:
-    """The series of an instant query, now."""
-    answer = get(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expr})}")
-    assert answer["status"] == "success", answer
-    return list(answer["data"]["result"])
-
-
-def get(url: str) -> Any:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        return json.load(error)
-
-
-def reachable(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=10):
-            return True
-    except OSError:
-        return False
-
-
 def until(holds: Callable[[], bool], log: Path | None = None) -> None:
     """Wait for an event."""
     end = time.monotonic() + WAIT_S
@@ -137,9 +80,3 @@ def until(holds: Callable[[], bool], log: Path | None = None) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"nothing came in {WAIT_S:.0f} s: {log.read_text()[-3000:] if log else ''}")
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -17,15 +17,16 @@ import pytest
 import yaml
 
 from provisioner import spec
-from provisioner.monitoring import export
+from provisioner.monitoring import export, servers
 from provisioner.monitoring.dashboards.grafana import expression
 from provisioner.monitoring.dashboards.panels import BOARDS
 from provisioner.monitoring.fleet import watched_fleet
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, TARGET_LABELS
 from provisioner.monitoring.rules.gpus import XID
+from provisioner.monitoring.servers import get, query
 from provisioner.rundir.fleet import Node
 from tests.support import prometheus
-from tests.support.prometheus import get, query, until
+from tests.support.prometheus import until
 from tests.support.watched_nodes import Signal, signals, text_of
 
 pytestmark = [pytest.mark.heavy]
@@ -111,7 +112,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         port = stack.enter_context(prometheus.node_exporter(folder, textfiles))
         for job, number in ((NODE_JOB, port), (DCGM_JOB, gpus.port)):
             redirect(out / "targets" / f"{job}-vision.sandbox.json", (number, simulated[job].port))
-        manager = stack.enter_context(prometheus.alertmanager(out))
+        manager = stack.enter_context(servers.alertmanager(out))
         config = yaml.safe_load((out / "prometheus.yml").read_text())
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [manager]}]}]}
         (out / "prometheus.yml").write_text(yaml.safe_dump(config))
