@@ -125,7 +125,7 @@ class Contracts:
                 and not any(s.startswith(("full", "stays full")) for s in process.struck)
             ):
                 left_out = set(re.findall(r"site ([\w-]+)(?::| is left out| failed,)", "".join(process.errors)))
-                left_out |= self._other_sites(process.command)
+                left_out |= self._other_sites(process)
                 broken += [f"after `{process.command}` {sentence}" for sentence in self._unlisted(left_out)]
         if broken:
             raise BrokenInvariant(self.history.world, *broken)
@@ -231,13 +231,19 @@ class Contracts:
                 return True
         return self.history.shared and f"{machine.cluster}/fleet.json.gz" in self.history.world.bucket.blobs
 
-    def _other_sites(self, command: str) -> set[str]:
-        """Sites that a `replace` does not look at; none of another command."""
-        name, *nodes = command.split()
-        groups = {node.rpartition("-")[0] for node in nodes}
+    def _other_sites(self, process: Process) -> set[str]:
+        """Sites that a `replace` does not look at: all but those of its nodes; none of another command. A node that has
+        no machine now may be at any site of its group."""
+        name, *nodes = process.command.split()
+        if name != "replace":
+            return set()
         file = self.history.file
-        own_sites = {site for name, group in file.groups.items() if name in groups for site in file.sites_of(group)}
-        return {*self.history.file.sites} - own_sites if name == "replace" else set()
+        placed = {
+            row["name"]: [row["site"]] for row in load(process.folder / ".gpuprov" / file.name / "nodes.json") or ()
+        }
+        groups = {node: file.groups.get(node.rpartition("-")[0]) for node in nodes}
+        possible = {node: file.sites_of(group) for node, group in groups.items() if group is not None}
+        return {*file.sites} - {site for node in nodes for site in placed.get(node) or possible.get(node, ())}
 
     def _unlisted(self, left_out: Collection[str]) -> Iterator[str]:
         """Machines that a state has and nodes.json does not, but of sites that the command says it left out."""
