@@ -144,9 +144,10 @@ def verify_fleet(
     verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
     _tell_half_made(cluster, verdict.report)
     with keeping(verdict.unsaved), cluster.noted("verify") as holding:
-        settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
         if LEVELS.index(deep) >= LEVELS.index(cluster.spec.verify.level):
+            # Before any node is put into service: what is in service and not recorded would be loaded by the next `up`.
             _record_proven(cluster, verdict.report, nodes, holding=holding)
+        settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
     verdict.previous = node_state.load(cluster.paths).get("report")
     if not only:
         absent = diff.absent_reports(cluster, compared)

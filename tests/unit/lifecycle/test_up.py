@@ -521,3 +521,22 @@ def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
     differences["train-1"] = ()
     verifying.verify_fleet(cluster, diff.compare(cluster))
     assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
+
+
+def test_verify_records_what_is_proven_before_it_puts_a_node_into_service(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bad = {"train-1"}
+    run_up(cluster)
+    world.bad = set()
+    monkeypatch.setattr(type(cluster), "lock", world.lock)
+    monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
+    monkeypatch.setattr(status, "drifted", lambda *_: {"train-1": ()})
+
+    def end(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verifying, "settle", end)
+    with pytest.raises(KeyboardInterrupt):
+        verifying.verify_fleet(cluster, diff.compare(cluster))
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
