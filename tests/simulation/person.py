@@ -82,6 +82,19 @@ class Person:
                 f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first})
             )
 
+    def _method_back(self, site: str) -> bool:
+        """A site as it was when cluster.yaml last had its machines made in the other way; whether it ever did. All else
+        stays: another error may have named what was edited since."""
+        file = self.history.file
+        blocks = (
+            former.sites[site] for former in reversed(self.history.versions)
+            if site in former.sites and former.lists_hosts(site) != file.lists_hosts(site)
+        )  # fmt: skip
+        if (block := next(blocks, None)) is None:
+            return False
+        self.history.edit(f"site {site} has its former method", lambda file: file.sites.update({site: dict(block)}))
+        return True
+
     @staticmethod
     def _at_one_site(group: dict[str, Any], site: str) -> None:
         group["site"] = site
@@ -218,6 +231,9 @@ class Person:
             self._site_back(abandoned[1], owners[1].split(", ") if owners else ())
             return typed_command
         if re.search(r"take the change of .* back", text) and self._nodes_back():
+            return typed_command
+        edited_site = re.search(r"site ([\w-]+): its machines were created with another `method`", text)
+        if edited_site is not None and self._method_back(edited_site[1]):
             return typed_command
         if re.search(r"\b(put|take) (?!them ).*\bback\b", text) and self.history.put_back():
             return typed_command
