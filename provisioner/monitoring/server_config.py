@@ -25,10 +25,10 @@ SAME_CAUSE = {
     "GpuNvlinkRecovery": ("nvlink.errors", "nvlink.recoveries"),
     "GpuNvlinkReplay": ("nvlink.errors", "nvlink.asymmetry"),
     "GpuSlowedByHeat": ("gpu.throttle",),
-    "RdmaReceiveErrors": ("rdma.errors",),
+    "RdmaReceiveErrors": ("rdma.counters",),
     "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
 }
-"""Alert on a metric of dcgm-exporter or node_exporter → checks that find the same up to half an hour later."""
+"""Alert on a metric of dcgm-exporter or node_exporter → checks, as they are reported, that find the same later."""
 
 
 def prometheus(alertmanagers: Sequence[str] = (ALERTMANAGER,)) -> dict[str, Any]:
