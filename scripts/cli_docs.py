@@ -22,7 +22,7 @@ BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 PRINTED_BY = {
     "validate": ("validate",), "plan": ("plan",), "report": ("up", "verify", "replace"), "facts": ("facts",),
     "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "down": ("down",), "gc": ("gc",),
-    "monitoring": ("monitoring",),
+    "monitoring": ("monitoring",), "monitoring-test": ("monitoring",),
     "cost": ("cost",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",), "image-list": ("image",),
     "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",), "image-nightly": ("image",),
     "error": (),

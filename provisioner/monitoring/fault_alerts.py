@@ -6,10 +6,10 @@ the same time. Between faults the node is cleared, until its alerts are gone.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,11 +108,9 @@ def run(
         _set_addresses(folder, manager, port)
         watched = Watched(stack.enter_context(servers.prometheus(folder, port)), manager, fleet, speed)
         say(f"{len(nodes)} nodes, {sum(map(len, work.values()))} faults, all times divided by {speed}")
-        ended = threading.Event()
-        stack.callback(ended.set)
         _wait_for_targets(watched, nodes)
         healthy_alerts = _healthy(watched, container_names)
-        trials = _all_trials(watched, work, container_names, ended, say)
+        trials = _all_trials(watched, work, container_names, say)
     order = {fault.name: number for number, fault in enumerate(faults.FAULTS)}
     rows = [row_of(fleet, trial, speed) for trial in sorted(trials, key=lambda trial: order[trial.fault.name])]
     return MonitoringTestOutput(
@@ -174,11 +172,8 @@ def _wait_for_targets(watched: Watched, nodes: Sequence[Node]) -> None:
 
 def _healthy(watched: Watched, container_names: Mapping[str, str]) -> list[FiringAlert]:
     """What fires without any fault: nothing should. The checks run once before."""
-    threads = [threading.Thread(target=_run_checks, args=(name,), daemon=True) for name in container_names.values()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HEALTH_DEADLINE_S)
+    with ThreadPoolExecutor(len(container_names)) as pool:
+        list(pool.map(_run_checks, container_names.values()))
     time.sleep(MARGIN_SCRAPES * SCRAPE_S / watched.speed)
     return [FiringAlert(alert=name, seconds=0, hidden=hidden) for name, hidden in sorted(watched.alerts().items())]
 
@@ -192,30 +187,27 @@ def _run_checks(container: str) -> None:
 
 
 def _all_trials(
-    watched: Watched, work: Mapping[str, list[Fault]], container_names: Mapping[str, str], ended: threading.Event,
-    say: Say,
-) -> list[Trial]:  # fmt: skip
-    """The faults of each node, one after the other. Ends early, with the nodes cleared, where one trial fails."""
-    done: queue.Queue[Trial | Exception] = queue.Queue()
-    for node, queued in work.items():
-        for target in (_check_again, _try_each):
-            arguments = (watched, node, container_names[node], queued, ended, done)
-            threading.Thread(target=target, args=arguments, daemon=True).start()
-    trials: list[Trial] = []
-    for _ in range(sum(map(len, work.values()))):
-        result = done.get()
-        if isinstance(result, Exception):
-            raise result
-        trials.append(result)
-        fired = ", ".join(result.seconds) or "no alert"
-        say(f"{result.node}: {result.fault.name}: {fired}")
+    watched: Watched, work: Mapping[str, list[Fault]], container_names: Mapping[str, str], say: Say
+) -> list[Trial]:
+    """The faults of each node, one after the other. However it ends, no node has a fault afterwards."""
+    ended, trials = threading.Event(), list[Trial]()
+    with ThreadPoolExecutor(2 * len(work)) as pool:
+        try:
+            timers = [pool.submit(_check_again, watched, name, ended) for name in container_names.values()]
+            queues = [
+                pool.submit(_try_each, watched, node, container_names[node], queued, ended, say)
+                for node, queued in work.items()
+            ]
+            for done in as_completed(queues):
+                trials += done.result()
+        finally:
+            ended.set()
+    for timer in timers:
+        timer.result()
     return trials
 
 
-def _check_again(
-    watched: Watched, _node: str, container: str, _queued: Sequence[Fault], ended: threading.Event,
-    _done: queue.Queue[Trial | Exception],
-) -> None:  # fmt: skip
+def _check_again(watched: Watched, container: str, ended: threading.Event) -> None:
     """The timer of the node, in divided time."""
     while not ended.is_set():
         started = time.monotonic()
@@ -224,28 +216,29 @@ def _check_again(
 
 
 def _try_each(
-    watched: Watched, node: str, container: str, queued: Sequence[Fault], ended: threading.Event,
-    done: queue.Queue[Trial | Exception],
-) -> None:  # fmt: skip
+    watched: Watched, node: str, container: str, queued: Sequence[Fault], ended: threading.Event, say: Say
+) -> list[Trial]:
+    trials = []
     try:
         for fault in queued:
+            trial = _try(watched, node, container, fault, ended)
             if ended.is_set():
-                return
-            done.put(_try(watched, node, container, fault))
-    except Exception as error:
-        done.put(error)
+                break
+            trials.append(trial)
+            say(f"{node}: {fault.name}: {', '.join(trial.seconds) or 'no alert'}")
     finally:
         faults.clear(container)
+    return trials
 
 
-def _try(watched: Watched, node: str, container: str, fault: Fault) -> Trial:
-    """Break the node, watch, mend it, and wait until its alerts are gone."""
+def _try(watched: Watched, node: str, container: str, fault: Fault, ended: threading.Event) -> Trial:
+    """Break the node, watch, mend it, and wait until its alerts are gone; less of it once all has `ended`."""
     trial, firing_before = Trial(fault, node), watched.alerts(node)
     expected = expected_alert(watched.fleet, fault)
     started = time.monotonic()
     faults.inject(container, fault.name)
     last_new = started
-    while (moment := time.monotonic()) < started + watched.window_s:
+    while (moment := time.monotonic()) < started + watched.window_s and not ended.wait(POLL_S):
         for name, hidden in watched.alerts(node).items():
             if name in firing_before:
                 continue
@@ -256,12 +249,12 @@ def _try(watched: Watched, node: str, container: str, fault: Fault) -> Trial:
         settled = moment - last_new > watched.check_s + MARGIN_SCRAPES * SCRAPE_S / watched.speed
         if expected in trial.seconds and settled:
             break
-        time.sleep(POLL_S)
     faults.clear(container)
     _run_checks(container)
     deadline = time.monotonic() + watched.window_s
     while (lasting := sorted(watched.alerts(node).keys() - firing_before.keys())) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+        if ended.wait(POLL_S):
+            break
     trial.lasting = lasting
     return trial
 

@@ -22,7 +22,7 @@ from provisioner.output.image import (
     ImageOutput,
     ImagePruneOutput,
 )
-from provisioner.output.monitoring import ExportOutput
+from provisioner.output.monitoring import ExportOutput, MonitoringTestOutput
 from provisioner.output.plan import PlanOutput
 from provisioner.output.report import ReportOutput
 from provisioner.output.status import ClustersOutput, StatusOutput
@@ -40,6 +40,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "down": DownOutput,
     "gc": GcOutput,
     "monitoring": ExportOutput,
+    "monitoring-test": MonitoringTestOutput,
     "image-list": ImageListOutput,
     "image-diff": ImageDiffOutput,
     "image-move": ImageMoveOutput,
