@@ -191,7 +191,9 @@ def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, h
     with contextlib.suppress(LockedError), alone:
         releases = upgrade_journal.assigned(cluster, todo, cluster.place_lock(lock))
         differences = drifted(cluster, todo, releases)
-        _record(Ledger(cluster.paths), [node for node in todo if differences.get(node.name) == ()], releases)
+        present = {node.name: node.id for node in cluster.nodes()}  # another run may have replaced some meanwhile
+        as_locked = [n for n in todo if differences.get(n.name) == () and present.get(n.name) == n.id]
+        _record(Ledger(cluster.paths), as_locked, releases)
 
 
 def _record(ledger: Ledger, proven: Sequence[Node], releases: Mapping[str, Release]) -> None:

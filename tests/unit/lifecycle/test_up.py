@@ -4,7 +4,7 @@ Ansible, the probe and the checks are a world of dictionaries."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -521,6 +521,25 @@ def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
     differences["train-1"] = ()
     verifying.verify_fleet(cluster, diff.compare(cluster))
     assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
+
+
+def test_verify_records_no_machine_that_was_replaced_meanwhile(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bad = {"train-1"}
+    run_up(cluster)
+    world.bad = set()
+    monkeypatch.setattr(type(cluster), "lock", world.lock)
+    monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
+    compared, (judged,) = diff.compare(cluster), [node for node in cluster.nodes() if node.name == "train-1"]
+
+    def replaced(*_: Any) -> dict[str, Any]:
+        fleet.save(cluster.paths, [replace(node, id=f"{node.id}-new") for node in cluster.nodes()])
+        return {"train-1": ()}
+
+    monkeypatch.setattr(status, "drifted", replaced)
+    verifying.verify_fleet(cluster, compared)
+    assert Ledger(cluster.paths).of(judged) is None
 
 
 def test_verify_records_what_is_proven_before_it_puts_a_node_into_service(
