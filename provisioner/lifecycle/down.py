@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioner.common import regular_file, stored
-from provisioner.common.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.common.errors import DamagedFileError, GpuprovError, Interrupted, ProviderError
 from provisioner.common.paths import has_state, private_dir, write_whole
 from provisioner.common.text import counted
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import refuse_recipe, together
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade.actions import NodeActions, end_without_machines
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.workspace.binary import Binary
@@ -126,6 +128,18 @@ def refuse_unrecorded(cluster: Cluster, recorded_sites: Collection[str]) -> None
             )
 
 
+def _end_upgrade(cluster: Cluster, run_dir: Path) -> None:
+    """Move the nodes that an upgrade has out of service into quarantine, and share it, before `forget` resumes them. If
+    this run is cut off after that, an `upgrade` does not take them for drained. `forget` reports a damaged record."""
+    with contextlib.suppress(DamagedFileError):
+        nodes, journal = cluster.nodes(), upgrade_journal.load(cluster.paths)
+        journal.forget(nodes)
+        if journal.out_of_service():
+            end_without_machines(journal, NodeActions(cluster, nodes, run_dir))
+            journal.save(cluster.paths)
+            machines.share_undoing(cluster)
+
+
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. A site that fails does not keep the others.
     Raises ProviderError naming what is left, and what failed."""
@@ -160,6 +174,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
+        _end_upgrade(cluster, run_dir)
         try:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody

@@ -150,7 +150,7 @@ def of_site(
                 cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
                 cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
-                lambda: _share_undoing(cluster),
+                lambda: share_undoing(cluster),
             )  # fmt: skip
         return HostMachines(
             site,
@@ -158,7 +158,7 @@ def of_site(
             nodes,
             _host_access(cluster, cluster.nodes()),
             cluster.events,
-            lambda: _share_undoing(cluster),
+            lambda: share_undoing(cluster),
         )
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
@@ -172,7 +172,7 @@ def of_site(
     )
 
 
-def _share_undoing(cluster: Cluster) -> None:
+def share_undoing(cluster: Cluster) -> None:
     """Share which hosts a `down` is about to undo: another operator's `upgrade` must not configure them. A damaged
     record, which is not shared, does not keep a `down`."""
     try:

@@ -12,7 +12,9 @@ from provisioner.common.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.common.events import Event
 from provisioner.common.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.lifecycle import down
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.session import Cluster
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.stack.models import Lock
 from tests.support import plans
 from tests.unit.lifecycle.test_down import World, cluster, take_down, world
@@ -50,6 +52,22 @@ def test_a_removal_is_reported_and_ends_what_belonged_to_the_machines(
         ("started", "here: removing machines"), ("done", "5 resources removed, nothing is left")
     ]  # fmt: skip
     assert ending == ["scheduler", "ssh 1"]
+
+
+def test_an_upgrade_is_ended_before_its_nodes_are_resumed(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node,) = cluster.nodes()
+    upgrade_journal.Journal("b", "moving", nodes={node.name: upgrade_journal.Place("a", "drained")}).save(cluster.paths)
+    records: list[tuple[bool, list[str]]] = []
+
+    def forget(cluster: Cluster) -> None:
+        entries = quarantine_book.load(cluster.paths).nodes
+        records.append((upgrade_journal.load(cluster.paths).busy, [*entries]))
+
+    monkeypatch.setattr(down.quarantine, "forget", forget)
+    take_down(cluster)
+    assert records == [(False, [node.name])]
 
 
 def test_while_something_is_left_nothing_of_that_is_done(cluster: Cluster, world: World, ending: list[str]) -> None:
