@@ -2,8 +2,8 @@
 
 A site is left in this order, so that `up` resumes a run that was killed at any moment, and `down` removes all of it:
 what was created there for the group is removed (Terraform has done that), the site's own network too where no other
-group uses it, its workspace is removed, then the next site is recorded and shared. Until then the group is at the
-former site.
+group uses it, its workspace is removed, which is shared, then the next site is recorded and shared. Until then the
+group is at the former site.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ class SiteChoices:
 
     def _record(self, sites: Mapping[str, str]) -> None:
         cluster = self._cluster
+        cluster.share()  # else a workspace that is removed comes back from the shared files, beside the new choice
         recorded = placement.load(cluster.paths) or {}
         choices = {}
         for name, site in sites.items():
