@@ -226,9 +226,10 @@ class Person:
         if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
             self._group_back(lost[1])
             return typed_command
-        if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+)", text):
+        if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+(?:, (?!which)[\w-]+)*)", text):
             owners = re.search(r"any more, and machines of ([\w, -]+) were made there", text)
-            self._site_back(abandoned[1], owners[1].split(", ") if owners else ())
+            for site in abandoned[1].split(", "):
+                self._site_back(site, owners[1].split(", ") if owners else ())
             return typed_command
         if re.search(r"take the change of .* back", text) and self._nodes_back():
             return typed_command
