@@ -13,6 +13,7 @@ from provisioner.common.paths import has_state, private_dir, write_whole
 from provisioner.common.text import counted
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -128,15 +129,19 @@ def refuse_unrecorded(cluster: Cluster, recorded_sites: Collection[str]) -> None
             )
 
 
-def _end_upgrade(cluster: Cluster, run_dir: Path) -> None:
-    """Move the nodes that an upgrade has out of service into quarantine, and share it, before `forget` resumes them. If
-    this run is cut off after that, an `upgrade` does not take them for drained. `forget` reports a damaged record."""
+def _note_resuming(cluster: Cluster, run_dir: Path) -> None:
+    """Record, and share, that no node is drained any more, before `forget` resumes them: an upgrade that has nodes out
+    of service ends, and they are in quarantine. If this run is cut off after that, the next command does not take them
+    for drained. `forget` reports a damaged record."""
     with contextlib.suppress(DamagedFileError):
         nodes, journal = cluster.nodes(), upgrade_journal.load(cluster.paths)
         journal.forget(nodes)
         if journal.out_of_service():
             end_without_machines(journal, NodeActions(cluster, nodes, run_dir))
             journal.save(cluster.paths)
+        store = quarantine_book.load(cluster.paths)
+        if store.nodes:
+            quarantine.note_resuming(cluster, store, [*store.nodes])
             machines.share_undoing(cluster)
 
 
@@ -174,7 +179,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
-        _end_upgrade(cluster, run_dir)
+        _note_resuming(cluster, run_dir)
         try:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody

@@ -7,7 +7,7 @@ again by the next verdict or the same command; the hooks are safe to run twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -205,12 +205,21 @@ def _drain(cluster: Cluster, store: Book, nodes: Sequence[Node], action: hooks.A
     return bad
 
 
+def note_resuming(cluster: Cluster, store: Book, names: Iterable[str]) -> None:
+    """Record that nodes of the book may be in service, before they are resumed. If this run is cut off after the hook,
+    the next command does not take them for drained."""
+    for name in names:
+        store.nodes[name] = replace(store.nodes[name], drained=False)
+    store.save(cluster.paths)
+
+
 def resume(cluster: Cluster, store: Book, nodes: Sequence[Node], action: hooks.Action = "release") -> dict[str, str]:
     """Put nodes of the book back into service and forget their entries; one that it did not work for stays."""
     if not nodes:
         return {}
     reasons = {node.name: store.nodes[node.name].reason for node in nodes}
     drained_alone = {node.name for node in nodes if store.nodes[node.name].drained_alone}
+    note_resuming(cluster, store, [node.name for node in nodes])
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
         if failure := bad.get(node.name, ""):

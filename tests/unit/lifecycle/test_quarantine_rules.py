@@ -218,6 +218,13 @@ def test_nodes_whose_machines_end_are_ours_until_a_machine_of_their_name_is_prov
     ]  # fmt: skip
 
 
+def test_a_node_that_a_resume_was_tried_on_is_not_kept_as_drained(cluster: Cluster) -> None:
+    Book({"train-1": entry("train-1")}).save(cluster.paths)
+    (cluster.file.parent / "refuse").touch()
+    quarantine.release(cluster, ["train-1"])
+    assert not quarantine.quarantined_nodes(cluster)["train-1"].drained
+
+
 def test_nobody_is_drained_where_no_machine_ends(cluster: Cluster) -> None:
     assert quarantine.hold(cluster, [], {}, "up") == {}
     assert hooked(cluster) == []
