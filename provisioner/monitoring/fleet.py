@@ -62,6 +62,11 @@ class WatchedFleet:
         }
 
 
+def cluster_label(name: str, *, simulated: bool) -> str:
+    """The label `cluster` of all series of a cluster."""
+    return f"{name}.sandbox" if simulated else name
+
+
 def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, simulated: bool) -> WatchedFleet:
     """What cluster.yaml and the catalogue say of the groups that have nodes; without `nodes` all that the file wants.
     Groups with several sites are at the chosen one."""
@@ -85,7 +90,7 @@ def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, sim
             )
         )  # fmt: skip
     return WatchedFleet(
-        f"{spec.name}.sandbox" if simulated else spec.name,
+        cluster_label(spec.name, simulated=simulated),
         tuple(groups),
         simulated,
         None if health is None else minutes(health.every),

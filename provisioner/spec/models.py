@@ -109,6 +109,10 @@ def _or_switch(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*schema["anyOf"], {"type": "boolean"}]
 
 
+AlertmanagerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?$", max_length=255)]
+"""No `@`: a password does not belong into cluster.yaml."""
+
+
 class Monitoring(Model):
     """What watches the fleet."""
 
@@ -127,6 +131,13 @@ class Monitoring(Model):
         title="true, false or null",
         description="Metrics of the host on port 9100 of each node, by the distribution's node_exporter. Null: where "
         "`prometheus` is set; false: the nodes have one of their own",
+    )
+    alertmanager: AlertmanagerUrl | None = Field(
+        default=None,
+        title="a URL such as http://10.0.0.9:9093, without user and password",
+        description="Your Alertmanager, reached from the computer that runs gpuprov. Alerts of nodes that gpuprov "
+        "takes out of service are silenced there, until they are back. Null silences nothing",
+        examples=["http://10.0.0.9:9093"],
     )
     grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(

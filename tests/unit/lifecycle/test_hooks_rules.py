@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Event, Events
 from provisioner.lifecycle import hooks
+from provisioner.monitoring import silences
+from provisioner.spec.models import Monitoring
 from tests.unit.lifecycle.test_hooks import NODES, run
 
 
@@ -19,7 +22,8 @@ def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: A
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(hooks, "run", lambda *arguments, **how: calls.append((*arguments[:2], how)) or {})
     spec = SimpleNamespace(
-        name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0)
+        name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0),
+        monitoring=Monitoring(),
     )  # fmt: skip
     cluster: Any = SimpleNamespace(
         spec=spec, file=Path("/x/cluster.yaml"), events=Events(), share=lambda: calls.append(("share",))
@@ -29,6 +33,49 @@ def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: A
     ((ran_step, ran_command, how),) = calls
     assert (ran_step, ran_command, how["folder"], how["deadline_s"]) == (step, command, Path("/x"), 7.0)
     assert (how["action"], how["cluster"], how["reasons"]) == ("up", "vision", {"train-0": "why"})
+
+
+def watched_cluster(warnings: list[str], url: str | None = "http://manager:9093") -> Any:
+    events = Events()
+    events.subscribe(lambda event: warnings.append(event.message) if event.kind == "warning" else None)
+    hook = SimpleNamespace(drain="true", resume='test "$GPUPROV_NODE" = train-0', timeout_s=60.0)
+    spec = SimpleNamespace(name="vision", hooks=hook, monitoring=Monitoring(alertmanager=url))
+    return SimpleNamespace(spec=spec, file=Path("/x/cluster.yaml"), events=events, share=lambda: None, sandbox=True)
+
+
+def test_alerts_of_a_node_out_of_service_are_silenced_until_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(silences, "begin", lambda *arguments: calls.append(("begin", *arguments)))
+    monkeypatch.setattr(silences, "end", lambda *arguments: calls.append(("end", *arguments)))
+    cluster = watched_cluster(warnings := [])
+    cluster.file = tmp_path / "cluster.yaml"
+    hooks.call(cluster, "drain", NODES, "upgrade", {"train-0": "a new driver"})
+    comments = {"train-0": "upgrade: a new driver", "train-1": "upgrade"}
+    assert calls == [("begin", "http://manager:9093", "vision.sandbox", comments)]
+    # train-1 is not back
+    assert set(hooks.call(cluster, "resume", NODES, "upgrade", {})) == {"train-1"}
+    assert calls[1:] == [("end", "http://manager:9093", "vision.sandbox", ["train-0"])]
+    assert warnings == []
+
+
+def test_an_alertmanager_that_fails_keeps_no_drain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: Any) -> None:
+        raise GpuprovError("connection refused", where="http://manager:9093")
+
+    monkeypatch.setattr(silences, "begin", refuse)
+    cluster = watched_cluster(warnings := [])
+    cluster.file = tmp_path / "cluster.yaml"
+    assert hooks.call(cluster, "drain", NODES, "upgrade", {}) == {}
+    assert warnings == ["alerts of train-0, train-1 are not silenced: http://manager:9093: connection refused"]
+
+
+def test_without_an_alertmanager_nothing_is_silenced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(silences, "begin", lambda *_: pytest.fail("nobody asked for it"))
+    cluster = watched_cluster([], None)
+    cluster.file = tmp_path / "cluster.yaml"
+    assert hooks.call(cluster, "drain", NODES, "upgrade", {}) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Silences in a real Alertmanager: made, prolonged, ended, and those of others left alone."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.common.errors import GpuprovError
+from provisioner.monitoring import server_config, servers, silences
+from tests.support.prometheus import TOOLS, until
+
+pytestmark = [pytest.mark.heavy]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    assert TOOLS.is_dir(), "run `make system-test`"
+    folder = tmp_path_factory.mktemp("alertmanager")
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(server_config.alertmanager()))
+    with servers.alertmanager(folder) as address:
+        yield f"http://{address}"
+
+
+def post(url: str, document: Any) -> None:
+    request = urllib.request.Request(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+def send_alert(manager: str, cluster: str, node: str) -> None:
+    labels = {"alertname": "GpuMissing", "cluster": cluster, "node": node, "severity": "page"}
+    post(f"{manager}/api/v2/alerts", [{"labels": labels}])
+
+
+def state(manager: str, cluster: str, node: str) -> str:
+    """active or suppressed."""
+    filters = {"filter": [f'cluster="{cluster}"', f'node="{node}"']}
+    (row,) = servers.get(f"{manager}/api/v2/alerts", filters)
+    return str(row["status"]["state"])
+
+
+def active_ids(manager: str) -> list[dict[str, Any]]:
+    rows = servers.get(f"{manager}/api/v2/silences")
+    return [row for row in rows if row["createdBy"] == silences.AUTHOR and row["status"]["state"] != "expired"]
+
+
+def test_a_node_is_silenced_once_until_it_is_back(manager: str) -> None:
+    for cluster, node in (("vision", "train-0"), ("vision", "train-1"), ("other", "train-0")):
+        send_alert(manager, cluster, node)
+    silences.begin(manager, "vision", {"train-0": "upgrade: driver 590.48"})
+    silences.begin(f"{manager}/", "vision", {"train-0": "upgrade: driver 590.48"})  # the same command again
+    (silence,) = active_ids(manager)
+    assert silence["comment"] == "upgrade: driver 590.48"
+    lasts = datetime.fromisoformat(silence["endsAt"]) - datetime.now(UTC)
+    assert timedelta(days=6) < lasts <= silences.LASTS
+    until(lambda: state(manager, "vision", "train-0") == "suppressed")
+    assert state(manager, "vision", "train-1") == state(manager, "other", "train-0") == "active"
+    silences.end(manager, "vision", ["train-0", "train-1"])
+    assert active_ids(manager) == []
+    until(lambda: state(manager, "vision", "train-0") == "active")
+
+
+def test_silences_of_people_stay(manager: str) -> None:
+    matchers = [
+        {"name": name, "value": value, "isRegex": False, "isEqual": True}
+        for name, value in (("cluster", "vision"), ("node", "train-7"))
+    ]
+    begin = datetime.now(UTC)
+    document = {
+        "matchers": matchers, "startsAt": begin.isoformat(), "endsAt": (begin + timedelta(hours=1)).isoformat(),
+        "createdBy": "ada", "comment": "a fan is being changed",
+    }  # fmt: skip
+    post(f"{manager}/api/v2/silences", document)
+    silences.end(manager, "vision", ["train-7"])
+    rows = servers.get(f"{manager}/api/v2/silences")
+    assert [row["status"]["state"] for row in rows if row["createdBy"] == "ada"] == ["active"]
+
+
+@pytest.mark.parametrize("path", ["/api/v2", "/nowhere"])
+def test_what_the_server_refuses_has_its_url(manager: str, path: str) -> None:
+    with pytest.raises(GpuprovError, match="status 404") as caught:
+        silences.begin(f"{manager}{path}", "vision", {"train-0": "x"})
+    assert caught.value.where == f"{manager}{path}/api/v2/silences"
+
+
+def test_nobody_answers() -> None:
+    port = servers.free_port()
+    with pytest.raises(GpuprovError, match="Connection refused"):
+        silences.end(f"http://127.0.0.1:{port}", "vision", ["train-0"])
