@@ -75,12 +75,14 @@ def doctor(
 ) -> None:
     """Show what this machine lacks. Exits with 2 if something is missing."""
     from provisioner.lifecycle.doctor import examine
+    from provisioner.output.doctor import DiagnosisOutput, DoctorOutput
 
     keys = _keys(file) if file is not None else []
     diagnoses = examine() + (_sites(file) if file is not None else []) + keys
     healthy = all(d.status == "ok" for d in diagnoses)
     if json_:
-        json_output.write({"ok": healthy, "findings": [asdict(d) for d in diagnoses]})
+        findings = [DiagnosisOutput.model_validate(asdict(diagnosis)) for diagnosis in diagnoses]
+        json_output.write(DoctorOutput(ok=healthy, findings=findings))
     else:
         width = max(len(d.subject) for d in diagnoses)
         for d in diagnoses:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from provisioner.common.text import counted, printable
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
     from provisioner.machines.providers.orphans import Orphans
+    from provisioner.output.gc import GcOutput
     from provisioner.spec.models import ClusterSpec
 
 MOST_IDS = 4
@@ -159,34 +160,23 @@ def _age(since: datetime) -> str:
     )
 
 
-def _document(remainder: Remainder, removed: int, leftovers: list[str]) -> dict[str, Any]:
+def _document(remainder: Remainder, removed: int, leftovers: list[str]) -> GcOutput:
+    from provisioner.output.gc import GcOutput, LeftCluster, LeftThing
+
     def text(moment: datetime | None) -> str | None:
         return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
-    return {
-        "clusters": [
-            {
-                "cluster": cluster.name,
-                "identity": cluster.identity,
-                "site": cluster.site,
-                "place": cluster.place,
-                "alive": cluster.alive,
-                "since": text(cluster.since),
-                "things": [
-                    {
-                        "kind": resource.kind,
-                        "id": resource.id,
-                        "name": resource.name,
-                        "state": resource.state,
-                        "since": text(resource.since),
-                        "kept": resource.kept,
-                    }
-                    for resource in cluster.things
-                ],
-            }
-            for cluster in remainder.clusters
-        ],
-        "removed": removed,
-        "left": leftovers,
-        "unknown": list(remainder.unknown),
-    }
+    clusters = [
+        LeftCluster(
+            cluster=cluster.name, identity=cluster.identity, site=cluster.site, place=cluster.place,
+            alive=cluster.alive, since=text(cluster.since),
+            things=[
+                LeftThing(
+                    kind=row.kind, id=row.id, name=row.name, state=row.state, since=text(row.since), kept=row.kept
+                )
+                for row in cluster.things
+            ],
+        )
+        for cluster in remainder.clusters
+    ]  # fmt: skip
+    return GcOutput(clusters=clusters, removed=removed, left=leftovers, unknown=list(remainder.unknown))

@@ -312,7 +312,10 @@ def _some(names: Sequence[str]) -> str:
 
 def _say_down(name: str, removed: int, stays: Mapping[str, Sequence[str]], *, as_json: bool) -> None:
     if as_json:
-        json_output.write({"cluster": name, "removed": removed, "left": [], "stays": stays})
+        from provisioner.output.down import DownOutput
+
+        unchanged = {node: [*sentences] for node, sentences in stays.items()}
+        json_output.write(DownOutput(cluster=name, removed=removed, left=[], stays=unchanged))
     elif stays:
         typer.echo(f"{name}: gpuprov's changes are undone on {counted(len(stays), 'machine')}; they run on, and keep:")
         for node, sentences in stays.items():

@@ -42,7 +42,7 @@ def export(
     cluster = open_cluster(file, sandbox=sandbox)
     result = exported.write(folder, cluster.spec, cluster.nodes(), sandbox=cluster.sandbox)
     if as_json:
-        json_output.write(result.model_dump(mode="json"))
+        json_output.write(result)
         return
     typer.echo(
         f"{result.folder}: {counted(result.alerts, 'alerting rule')}, targets of {counted(result.nodes, 'node')}, "
@@ -86,7 +86,7 @@ def test(
             lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if as_json:
-        json_output.write(result.model_dump(mode="json"))
+        json_output.write(result)
     else:
         _print_alerts(result)
     if result.healthy:

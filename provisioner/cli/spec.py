@@ -70,7 +70,10 @@ def validate(files: Files = None, sandbox: SandboxOption = False, as_json: AsJso
     }  # a problem may be in a file that it names
     problems = [problem for file_problems in by_file.values() for problem in file_problems]
     if as_json:
-        json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
+        from provisioner.output.validate import ProblemOutput, ValidateOutput
+
+        rows = [ProblemOutput.model_validate(asdict(problem)) for problem in problems]
+        json_output.write(ValidateOutput(ok=not problems, problems=rows))
     else:
         for problem in problems:
             typer.echo(str(problem))
