@@ -80,7 +80,8 @@ def test(
     cluster = open_cluster(file, sandbox=sandbox)
     if not cluster.sandbox:
         raise GpuprovError("only nodes of the sandbox can have faults", hint="add --sandbox")
-    with tempfile.TemporaryDirectory(prefix="gpuprov-monitoring-") as folder:
+    cluster.require_rights()
+    with cluster.alone_here("monitoring test"), tempfile.TemporaryDirectory(prefix="gpuprov-monitoring-") as folder:
         result = fault_alerts.run(
             cluster.spec, cluster.nodes(), cluster.paths.root, Path(folder), fault or (), speed,
             lambda line: typer.echo(line, err=True),

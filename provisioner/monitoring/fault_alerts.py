@@ -1,26 +1,31 @@
 """Which alert fires for which fault of the sandbox, and after how long, on a real Prometheus and Alertmanager.
 
-The rules are the exported ones with all times divided (fast_time.py). Each node gets one fault at a time, all nodes at
-the same time. Between faults the node is cleared, until its alerts are gone.
+The rules are the exported ones with all times divided (fast_time.py). fault_trials.py breaks and mends the nodes.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioner.common.errors import GpuprovError, ProviderError
+from provisioner.common.errors import GpuprovError
 from provisioner.common.text import few
 from provisioner.monitoring import export, fast_time, servers
+from provisioner.monitoring.fault_trials import (
+    MARGIN_SCRAPES,
+    POLL_S,
+    Say,
+    Trial,
+    Watched,
+    all_trials,
+    expected_alert,
+    run_checks,
+)
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
-from provisioner.monitoring.rules.checks import alert_name, watched_checks
-from provisioner.monitoring.rules.own import WATCHDOG
 from provisioner.monitoring.server_config import ALERTMANAGER, OWN_ADDRESS
 from provisioner.monitoring.targets import targets
 from provisioner.output.monitoring import FaultAlerts, FiringAlert, MonitoringTestOutput
@@ -31,62 +36,7 @@ from provisioner.spec.models import ClusterSpec
 from provisioner.verify.merged_checks import reported
 from provisioner.verify.registry import declared
 
-HEALTH = "gpuprov-health.service"
-HEALTH_DEADLINE_S = 180.0
-"""Role health ends a run after 120 s."""
 FIRST_SCRAPE_S = 120.0
-POLL_S = 0.5
-MARGIN_SCRAPES = 6
-"""Scrapes and evaluations that may lie between a result and its alert, beside what the rule waits."""
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The servers that watch a cluster, and what they do."""
-
-    prometheus: str
-    alertmanager: str
-    fleet: WatchedFleet
-    speed: int
-
-    @property
-    def check_s(self) -> float:
-        """Seconds between two runs of the checks of a node."""
-        assert self.fleet.health_minutes is not None
-        return self.fleet.health_minutes * 60 / self.speed
-
-    @property
-    def window_s(self) -> float:
-        """How long a fault is watched: the slowest rule on a check waits for three runs."""
-        return 4 * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
-
-    def alerts(self, node: str = "") -> dict[str, bool]:
-        """Alerts of a node that fire now, or of all → whether another alert hides it."""
-        filters = [f'alertname!="{WATCHDOG}"', *([f'node="{node}"'] if node else [])]
-        rows = servers.get(f"http://{self.alertmanager}/api/v2/alerts", {"filter": filters})
-        firing: dict[str, bool] = {}
-        for row in rows:
-            if row["status"]["state"] in ("active", "suppressed"):
-                name = row["labels"]["alertname"]
-                is_hidden = row["status"]["state"] == "suppressed"
-                firing[name] = is_hidden and firing.get(name, True)
-        return firing
-
-    def unsettled(self, node: str) -> set[str]:
-        """Alerts of a node that fire, or will fire if nothing changes (`for`)."""
-        return {row["metric"]["alertname"] for row in servers.query(self.prometheus, f'ALERTS{{node="{node}"}}')}
-
-
-@dataclass(slots=True)
-class Trial:
-    """One fault on one node: alert → seconds from the fault until it fired, and which of them another one hides."""
-
-    fault: Fault
-    node: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    hidden: set[str] = field(default_factory=set)
-    lasting: list[str] = field(default_factory=list)
 
 
 def run(
@@ -114,7 +64,7 @@ def run(
         say(f"{len(nodes)} nodes, {sum(map(len, work.values()))} faults, all times divided by {speed}")
         _wait_for_targets(watched, nodes)
         healthy_alerts = _healthy(watched, container_names)
-        trials = _all_trials(watched, work, container_names, say)
+        trials = all_trials(watched, work, container_names, say)
     order = {fault.name: number for number, fault in enumerate(faults.FAULTS)}
     rows = [row_of(fleet, trial, speed) for trial in sorted(trials, key=lambda trial: order[trial.fault.name])]
     return MonitoringTestOutput(
@@ -177,97 +127,9 @@ def _wait_for_targets(watched: Watched, nodes: Sequence[Node]) -> None:
 def _healthy(watched: Watched, container_names: Mapping[str, str]) -> list[FiringAlert]:
     """What fires without any fault: nothing should. The checks run once before."""
     with ThreadPoolExecutor(len(container_names)) as pool:
-        list(pool.map(_run_checks, container_names.values()))
+        list(pool.map(run_checks, container_names.values()))
     time.sleep(MARGIN_SCRAPES * SCRAPE_S / watched.speed)
     return [FiringAlert(alert=name, seconds=0, hidden=hidden) for name, hidden in sorted(watched.alerts().items())]
-
-
-def _run_checks(container: str) -> None:
-    """One run of the node's own checks; a fault may be that they cannot run."""
-    try:
-        containers.execute(container, "systemctl", "start", HEALTH, deadline=HEALTH_DEADLINE_S)
-    except ProviderError:
-        return
-
-
-def _all_trials(
-    watched: Watched, work: Mapping[str, list[Fault]], container_names: Mapping[str, str], say: Say
-) -> list[Trial]:
-    """The faults of each node, one after the other. However it ends, no node has a fault afterwards."""
-    ended, trials = threading.Event(), list[Trial]()
-    with ThreadPoolExecutor(2 * len(work)) as pool:
-        try:
-            timers = [pool.submit(_check_again, watched, name, ended) for name in container_names.values()]
-            queues = [
-                pool.submit(_try_each, watched, node, container_names[node], queued, ended, say)
-                for node, queued in work.items()
-            ]
-            for done in as_completed(queues):
-                trials += done.result()
-        finally:
-            ended.set()
-    for timer in timers:
-        timer.result()
-    return trials
-
-
-def _check_again(watched: Watched, container: str, ended: threading.Event) -> None:
-    """The timer of the node, in divided time."""
-    while not ended.is_set():
-        started = time.monotonic()
-        _run_checks(container)
-        ended.wait(max(0.0, watched.check_s - (time.monotonic() - started)))
-
-
-def _try_each(
-    watched: Watched, node: str, container: str, queued: Sequence[Fault], ended: threading.Event, say: Say
-) -> list[Trial]:
-    trials = []
-    try:
-        for fault in queued:
-            trial = _try(watched, node, container, fault, ended)
-            if ended.is_set():
-                break
-            trials.append(trial)
-            say(f"{node}: {fault.name}: {', '.join(trial.seconds) or 'no alert'}")
-    finally:
-        faults.clear(container)
-    return trials
-
-
-def _try(watched: Watched, node: str, container: str, fault: Fault, ended: threading.Event) -> Trial:
-    """Break the node, watch, mend it, and wait until its alerts are gone; less of it once all has `ended`."""
-    trial, firing_before = Trial(fault, node), watched.unsettled(node)
-    expected = expected_alert(watched.fleet, fault)
-    started = time.monotonic()
-    faults.inject(container, fault.name)
-    last_new = started
-    while (moment := time.monotonic()) < started + watched.window_s and not ended.wait(POLL_S):
-        for name, hidden in watched.alerts(node).items():
-            if name in firing_before:
-                continue
-            if name not in trial.seconds:
-                trial.seconds[name], last_new = moment - started, moment
-            if hidden:
-                trial.hidden.add(name)
-        settled = moment - last_new > watched.check_s + MARGIN_SCRAPES * SCRAPE_S / watched.speed
-        if expected in trial.seconds and settled:
-            break
-    faults.clear(container)
-    for _ in range(2):  # the first may join a run that began before
-        _run_checks(container)
-    deadline = time.monotonic() + watched.window_s
-    while (lasting := watched.unsettled(node) - firing_before) and time.monotonic() < deadline:
-        if ended.wait(POLL_S):
-            break
-    trial.lasting = sorted(lasting)
-    return trial
-
-
-def expected_alert(fleet: WatchedFleet, fault: Fault) -> str:
-    """The alert on the check that finds a fault; "" where the nodes do not run that check by themselves."""
-    name = reported(fault.check)
-    return alert_name(name) if name in watched_checks(fleet) else ""
 
 
 def row_of(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:

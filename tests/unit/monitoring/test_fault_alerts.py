@@ -11,7 +11,7 @@ import yaml
 
 from provisioner import spec
 from provisioner.common.errors import GpuprovError
-from provisioner.monitoring import fast_time, fault_alerts, server_config, servers
+from provisioner.monitoring import fast_time, fault_alerts, fault_trials, server_config, servers
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.rules import alert_rules
 from provisioner.monitoring.rules.checks import alert_name, watched_checks
@@ -60,7 +60,7 @@ def test_a_fault_that_no_node_can_have_is_refused() -> None:
 def test_every_fault_that_nodes_find_has_the_alert_of_its_check(tmp_path: Path) -> None:
     watched = fleet(tmp_path)
     names = {rule.name for rule in alert_rules(watched)}
-    expected = {fault.name: fault_alerts.expected_alert(watched, fault) for fault in faults.FAULTS}
+    expected = {fault.name: fault_trials.expected_alert(watched, fault) for fault in faults.FAULTS}
     assert expected["gpu-lost"] == "CheckGpuCount"
     assert expected["throttles-under-load"] == ""  # level standard: nodes do not load their GPUs by themselves
     assert {name for name in expected.values() if name} <= names
@@ -75,7 +75,7 @@ def test_every_fault_that_nodes_find_has_the_alert_of_its_check(tmp_path: Path) 
     ],
 )
 def test_why_no_alert_of_the_check_fired(fault: str, seconds: dict[str, float], reason: str, tmp_path: Path) -> None:
-    trial = fault_alerts.Trial(faults.find_fault(fault), "train-0", seconds, hidden={"CheckGpuCount"})
+    trial = fault_trials.Trial(faults.find_fault(fault), "train-0", seconds, hidden={"CheckGpuCount"})
     row = fault_alerts.row_of(fleet(tmp_path), trial, 15)
     assert row.reason == reason
     assert [(alert.alert, alert.seconds) for alert in row.alerts] == [(k, round(v * 15)) for k, v in seconds.items()]
