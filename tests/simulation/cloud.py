@@ -33,7 +33,7 @@ class Machine:
     """Drivers with which a verdict found it healthy."""
 
     in_use: bool = False
-    """Whether jobs may run on it: it is recorded as proven."""
+    """Whether jobs may run on it: it is recorded as proven, as the node that it is, or was until now."""
     removed_by: str = ""
     """Name of the command that has begun to remove it; empty: none has."""
     drifted: bool = False

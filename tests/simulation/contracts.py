@@ -102,7 +102,8 @@ class Contracts:
             broken += self._files(run)
         recorded = self._recorded()
         for machine in self.history.world.cloud.machines.values():
-            if machine.serves and any(map(machine.is_called, recorded)):
+            names = {name for name, id in recorded if machine.is_called(id)}
+            if machine.serves and (machine.node in names or (machine.in_use and names)):
                 machine.in_use = not machine.drifted
             elif "applied.json" in self.history.removed:  # nothing is left that knows it for proven
                 machine.in_use = False
@@ -205,19 +206,18 @@ class Contracts:
             if exists and self._is_drained(name, run.name) and name not in written_down:
                 yield f"{name} is drained, and nothing that is written down puts it back"
 
-    def _recorded(self) -> set[str]:
-        """Ids of machines in the ledger: the shared one, where there is one."""
+    def _recorded(self) -> set[tuple[str, str]]:
+        """Nodes and ids of their machines in the ledger: the shared one, where there is one."""
         if not self.history.shared:
-            return {
-                row["id"] for run in self.history.run_directories() for row in self._rows(run / "applied.json").values()
-            }
+            ledgers = [self._rows(run / "applied.json") for run in self.history.run_directories()]
+            return {(name, row["id"]) for rows in ledgers for name, row in rows.items()}
         blobs = [
             content
             for name, (content, _, _) in self.history.world.bucket.blobs.items()
             if name.endswith("fleet.json.gz")
         ]
-        ledgers = [unpacked(content).get("applied.json") for content in blobs]
-        return {row["id"] for ledger in ledgers for row in rows_of(ledger).values()}
+        ledgers = [rows_of(unpacked(content).get("applied.json")) for content in blobs]
+        return {(name, row["id"]) for rows in ledgers for name, row in rows.items()}
 
     def _named(self, machine: Machine) -> bool:
         """Whether `up` and `down` look where it is, and know it for theirs."""

@@ -219,6 +219,8 @@ class HostSsh:
             host, error = self._entered(run, node)
             if host is None:
                 return error or (1, "")
+            if host.refusal(request) is None:
+                self.world.renaming(host, node)
             return _printed(host.begin(request, node, site))
 
         def undo() -> Answer:

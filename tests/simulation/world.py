@@ -236,6 +236,11 @@ class World:
         if self.process.doing.startswith("upgrade"):
             self._refuse_in_service(machine, "changed")
 
+    def renaming(self, host: Host, node: str) -> None:
+        """A host is about to be that node. One that is drained as another node is out of service until it is proven."""
+        if host.node != node and self.drained.get(host.node) == host.known_as:
+            host.in_use = False
+
     def undoing(self, host: Host, node: str) -> None:
         """What was changed on a host is about to be undone. `node`: what nodes.json calls it, "" where it does not; the
         host may have another name, from before an `up` that came no further."""
