@@ -13,7 +13,7 @@ from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.lifecycle.upgrade.journal import DRAINED, Journal
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, Release, release_of
 
@@ -43,7 +43,7 @@ class NodeActions:
         failed = self._hook("drain", nodes)
         for name in begun:
             if name in failed:
-                self.keep_out(name, f"an upgrade had begun to move it; {failed[name]}")
+                self.keep_out(name, f"an upgrade had begun to move it; {failed[name]}", drained=False)
         quarantined = self.quarantined()
         not_resumed = self._hook("resume", [name for name in failed if name not in quarantined])
         if not_resumed:
@@ -64,15 +64,16 @@ class NodeActions:
         store = quarantine_book.load(self.cluster.paths)
         return bad | quarantine.resume(self.cluster, store, [self._nodes[name] for name in ours], "upgrade")
 
-    def keep_out(self, name: str, reason: str) -> None:
-        """In quarantine: the next healthy verdict puts it back, whether `up`, `verify` or `upgrade` gives it."""
+    def keep_out(self, name: str, reason: str, *, drained: bool = True) -> None:
+        """In quarantine: the next healthy verdict puts it back, whether `up`, `verify` or `upgrade` gives it.
+        `drained`: the drain command worked, and no resume command was run since; else the node may be in service."""
         store = quarantine_book.load(self.cluster.paths)
         if not store.holds(self._nodes[name]):
             spec = self.cluster.spec
             store.nodes[name] = quarantine_book.Entry(
                 self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(),
                 level=spec.verify.level,
-                drained=spec.hooks.drain is not None,
+                drained=drained and spec.hooks.drain is not None,
             )  # fmt: skip
             store.save(self.cluster.paths)
 
@@ -143,8 +144,10 @@ def leave_the_quarantined(journal: Journal, actions: NodeActions, requested: str
 def end_without_machines(journal: Journal, actions: NodeActions) -> None:
     """End an upgrade whose machines are gone, by a `down` that was cut short. What it had out of service is in
     quarantine until the machine that has the name now is proven."""
+    drained = journal.at(*DRAINED)
     for name in journal.out_of_service():
-        actions.keep_out(name, "the upgrade that had it out of service has ended with its machine")
+        reason = "the upgrade that had it out of service has ended with its machine"
+        actions.keep_out(name, reason, drained=name in drained)
     journal.nodes, journal.phase = {}, "done"
 
 

@@ -35,6 +35,10 @@ lock; left: not touched; stuck: neither lock could be proven on it, it stays out
 AT_REST: tuple[Step, ...] = ("waiting", "moved", "rolled-back", "left")
 """Steps of a node that is in service."""
 
+DRAINED: tuple[Step, ...] = ("drained", "failed")
+"""Steps of a node that is drained: the drain command worked, and no resume command was run since. At the other steps it
+may be in service, because a command was cut off."""
+
 Phase = Literal["moving", "rolling-back", "done", "rolled-back"]
 BUSY = ("moving", "rolling-back")
 

@@ -536,13 +536,33 @@ def test_a_node_that_may_be_half_moved_is_not_put_back_where_it_could_not_be_dra
     assert not entry.drained, "cluster.yaml has no drain command"
 
 
-def test_what_is_kept_out_where_there_is_a_drain_command_is_taken_for_drained(tmp_path: Path) -> None:
+@pytest.fixture
+def draining(tmp_path: Path) -> NodeActions:
+    """With a drain command in cluster.yaml."""
     (tmp_path / "cluster.yaml").write_text(f'{FILE}hooks: {{drain: "true"}}\n')
     opened = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
     private_dir(opened.paths.root)
-    actions = NodeActions(opened, NODES, tmp_path)
-    actions.keep_out("train-1", "it could not be put back")
-    assert actions.quarantined()["train-1"].drained
+    return NodeActions(opened, NODES, tmp_path)
+
+
+def test_what_is_kept_out_where_there_is_a_drain_command_is_taken_for_drained(draining: NodeActions) -> None:
+    draining.keep_out("train-1", "it could not be put back")
+    assert draining.quarantined()["train-1"].drained
+
+
+def test_a_node_that_may_be_half_moved_is_not_recorded_as_drained_where_that_failed(
+    draining: NodeActions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks(monkeypatch, "drain train-1")
+    draining.drain(["train-1"], ["train-1"])
+    assert not draining.quarantined()["train-1"].drained
+
+
+def test_an_upgrade_that_ends_without_its_machines_keeps_out_what_may_be_in_service(draining: NodeActions) -> None:
+    places = {"train-0": Place("a", "drained"), "train-1": Place("a", "proven"), "train-2": Place("a", "draining")}
+    actions.end_without_machines(Journal("b", "moving", nodes=places), draining)
+    drained = {name: entry.drained for name, entry in draining.quarantined().items()}
+    assert drained == {"train-0": True, "train-1": False, "train-2": False}
 
 
 def test_a_node_in_quarantine_that_could_not_be_drained_stays_out_of_service(
