@@ -104,6 +104,13 @@ class ClusterFile:
         if following and self._is_cloud(group["site"]):
             group["next"] = following
 
+    def leave_lists(self, site: str) -> None:
+        """A site of bare metal is in no list: groups with other sites in their list stay at those."""
+        for group in self.groups.values():
+            other_sites = [other for other in self.sites_of(group) if other != site]
+            if other_sites and group["site"] == site and not self._is_cloud(site):
+                group["site"], group["next"] = other_sites[0], other_sites[1:]
+
     def used_sites(self) -> set[str]:
         """Those at which groups may be: no other one is written."""
         return {site for group in self.groups.values() for site in self.sites_of(group)}

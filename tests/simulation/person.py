@@ -78,9 +78,12 @@ class Person:
             )
         elif site is not None:
             first = {"region": REGIONS[value][0]} if key == "provider" and value in REGIONS else {}
-            self.history.edit(
-                f"sites.{site[1]}.{key}: {value}", lambda file: file.sites[site[1]].update({key: value, **first})
-            )
+
+            def change(file: ClusterFile) -> None:
+                file.sites[site[1]].update({key: value, **first})
+                file.leave_lists(site[1])
+
+            self.history.edit(f"sites.{site[1]}.{key}: {value}", change)
 
     def _method_back(self, site: str) -> bool:
         """A site as it was when cluster.yaml last had its machines made in the other way; whether it ever did. All else
