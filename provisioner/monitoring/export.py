@@ -31,7 +31,7 @@ from provisioner.spec.models import ClusterSpec
 HEAD = "# Written by `gpuprov monitoring export`; the next export writes it again\n"
 FOR_EDITING = ("prometheus.yml", "alertmanager.yml")
 """Files to which users add what is theirs. An edited one is kept."""
-SUBJECTS = ("nodes", "checks", "gpus", "xids", "network", "usage", "prometheus")
+SUBJECTS = ("nodes", "host", "checks", "gpus", "xids", "network", "usage", "prometheus")
 """Of groups of rules, as their names have them."""
 
 

@@ -25,6 +25,9 @@ SAME_CAUSE = {
     "GpuNvlinkRecovery": ("nvlink.errors", "nvlink.recoveries"),
     "GpuNvlinkReplay": ("nvlink.errors", "nvlink.asymmetry"),
     "GpuSlowedByHeat": ("gpu.throttle",),
+    "NodeDiskAlmostFull": ("storage.full",),
+    "NodeDiskReadOnly": ("storage.readonly",),
+    "NodeRaidDiskFailed": ("storage.raid",),
     "RdmaReceiveErrors": ("rdma.counters",),
     "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
 }

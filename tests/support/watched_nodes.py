@@ -75,6 +75,8 @@ def _host(labels: Mapping[str, str]) -> Iterator[Signal]:
     disk = {**labels, "device": "/dev/nvme0n1p1", "fstype": "ext4", "mountpoint": "/"}
     yield Signal("node_filesystem_avail_bytes", disk, _always(1e11))
     yield Signal("node_filesystem_size_bytes", disk, _always(2e11))
+    yield Signal("node_filesystem_readonly", disk, _always(0))
+    yield Signal("node_vmstat_oom_kill", labels, _always(2))
     for direction in ("receive", "transmit"):
         yield Signal(f"node_network_{direction}_bytes_total", {**labels, "device": "ens5"}, lambda t: 1e6 * t)
 

@@ -1,4 +1,4 @@
-"""Alerts on nodes as a whole: gone, not scraped, about to be taken away by the cloud, out of disk or memory."""
+"""Alerts on nodes as a whole: gone, not scraped, about to be taken away by the cloud."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ NODE_EXPORTER = [
     "node_memory_MemTotal_bytes",
     "node_filesystem_avail_bytes",
     "node_filesystem_size_bytes",
+    "node_filesystem_readonly",
+    "node_vmstat_oom_kill",
     "node_network_receive_bytes_total",
     "node_network_transmit_bytes_total",
 ]
@@ -35,6 +37,8 @@ INFINIBAND = [
     "node_infiniband_port_data_transmitted_bytes_total",
 ]
 """github prometheus/node_exporter collector/infiniband_linux.go."""
+MDADM = ["node_md_disks"]
+"""github prometheus/node_exporter collector/mdadm_linux.go: only where /proc/mdstat has a device."""
 OWN = [
     "gpuprov_check",
     "gpuprov_node_ok",
@@ -88,7 +92,7 @@ def test_the_selector_is_put_in_everywhere() -> None:
 
 
 def test_every_metric_is_one_that_an_exporter_gives() -> None:
-    known = exported_counters() | {*NODE_EXPORTER, *INFINIBAND, *OWN} | recorded()
+    known = exported_counters() | {*NODE_EXPORTER, *INFINIBAND, *MDADM, *OWN} | recorded()
     queries = [(board.name, query.expr) for board in BOARDS for panel in board.panels for query in panel.queries]
     for name in ("aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml"):
         queries += [(rule.name, rule.expr) for rule in alert_rules(example(name))]
