@@ -1,5 +1,5 @@
-"""Alerts on the host, from node_exporter: disks that fill up or turn read-only, a RAID without a disk, processes that are
-killed for memory.
+"""Alerts on the host, from node_exporter: disks that fill up or turn read-only, a RAID without a disk, processes that
+are killed for memory.
 
 Names of metrics are those of node_exporter 1.3 and later (collectors filesystem, mdadm, vmstat).
 """
