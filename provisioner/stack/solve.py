@@ -7,7 +7,7 @@ both makers, NVIDIA's pins are for the NVIDIA machines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -127,7 +127,8 @@ def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Prob
     efa = machine.uses_efa(spec.groups[group].network.rdma)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
-        shared=tuple(shared_storage(spec, group)), seen=image_reads, vendor=vendor_images.provider_of(spec, group),
+        shared=tuple(shared_storage(spec, group)), image_reads=image_reads,
+        vendor=vendor_images.provider_of(spec, group),
     )  # fmt: skip
     paths = {key: f"groups.{group}.{key}" for key in ("machine", "base")}
     only_for = {name: paths.get(key, key) for name, key in problem.only_for.items()}
@@ -213,72 +214,78 @@ def problem_of(
     exporter: bool = True,
     keep: Pins = (),
     shared: tuple[str, ...] = (),
-    seen: Seen = (),
+    image_reads: Seen = (),
     vendor: str = "",
 ) -> Problem:
     """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
-    that mount its site's file systems; `seen`: what images say of themselves; `vendor`: the provider whose own GPU
-    image it boots."""
-    pinned, image_reads = dict(pins), dict(seen)
-    images = {f"image {reference}": known_image(reference, image_reads) for reference in dict.fromkeys(containers)}
+    that mount its site's file systems; `image_reads`: what images say of themselves; `vendor`: the provider whose own
+    GPU image it boots."""
+    pinned = dict(pins)
+    images = {f"image {reference}": known_image(reference, dict(image_reads)) for reference in containers}
     rdma = machine.network.kind != "ethernet"
-    active = _components(gpu, pinned, images, efa=efa, exporter=exporter, rdma=rdma)
+    names = _components(gpu, pinned, images, efa=efa, exporter=exporter, rdma=rdma, vendor=vendor)
+    candidates_by_name = {name: trait(name) for name in TRAITS} | images
+    candidates_by_name |= _candidates(gpu, pinned, (*names, *shared), dict(image_reads))
     if vendor:
-        active += [name for name in vendor_images.brought(vendor, rdma=rdma and not efa) if name not in active]
-    candidates_by_name: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
-    candidates_by_name |= images
-    candidates_by_name |= {name: candidates(name) for name in (*active, *shared)}
-    for name in FRAMEWORKS:
-        if name in candidates_by_name and image_reads:
-            candidates_by_name[name] = tuple(
-                corrected(c, image_reads[c.facts["reference"]]) if c.facts["reference"] in image_reads else c
-                for c in candidates_by_name[name]
-            )
-    candidates_by_name = _known_or_exact(candidates_by_name, pinned)
-    if vendor:
-        candidates_by_name = vendor_images.with_what_they_hold(candidates_by_name, vendor) | {
-            vendor_images.NAME: vendor_images.images(vendor)
-        }
-    if "cuda" not in pinned and "pytorch" in candidates_by_name and "tensorflow" in candidates_by_name:
-        candidates_by_name["tensorflow"] = tuple(map(_any_toolkit, candidates_by_name["tensorflow"]))
-    if "pytorch" in candidates_by_name:
+        candidates_by_name = vendor_images.with_what_they_hold(candidates_by_name, vendor)
+        candidates_by_name[vendor_images.NAME] = vendor_images.images(vendor)
+    needs = (
+        *_machine_needs(machine, gpu, candidates_by_name, efa=efa),
+        *_pin_needs(pinned, candidates_by_name),
+        *(Need(n, (some[0].version,), path="stack.containers", says=some[0].version) for n, some in images.items()),
+        *([Need(vendor_images.NAME, path="base", says="base: vendor-hpc")] if vendor else []),
+    )
+    only_for = {name: f"stack.{name}" for name in on_request() if name in pinned and name in candidates_by_name}
+    only_for |= {vendor_images.NAME: "base"} if vendor else {}
+    if "pytorch" in pinned and (images or "tensorflow" in pinned):
+        only_for["pytorch"] = "stack.pytorch"
+    return Problem(needs, candidates_by_name, only_for | dict.fromkeys(images, "stack.containers"), dict(keep))
+
+
+def _candidates(
+    gpu: Gpu, pinned: Mapping[str, str], names: Sequence[str], image_reads: Read
+) -> dict[str, tuple[Candidate, ...]]:
+    """The versions that each component may have beside the others, with this GPU."""
+    candidates_by_name = {name: candidates(name) for name in names}
+    for name in set(FRAMEWORKS).intersection(names):
+        candidates_by_name[name] = tuple(
+            corrected(c, image_reads[c.facts["reference"]]) if c.facts["reference"] in image_reads else c
+            for c in candidates_by_name[name]
+        )
+    if "pytorch" in names:
+        if "tensorflow" in names and "cuda" not in pinned:
+            candidates_by_name["tensorflow"] = tuple(map(_any_toolkit, candidates_by_name["tensorflow"]))
         candidates_by_name["pytorch"] = tuple(
             c for c in candidates_by_name["pytorch"] if (c.facts["maker"] == "AMD") == (gpu.vendor == "amd")
         )
+    return _known_or_exact(candidates_by_name, pinned)
+
+
+def _machine_needs(machine: Machine, gpu: Gpu, names: Collection[str], *, efa: bool) -> Iterator[Need]:
+    """What the machine is, and what the rules for such machines need of the components `names`."""
     traits = {
         "gpu": gpu.arch,
         "gpu_class": "datacenter" if gpu.ecc else "geforce",
         "network": machine.network.kind if machine.network.kind != "efa" or efa else "ethernet",
     }
     summary = f"{machine.name} with its {gpu.model} ({gpu.arch})"
-    needs = [Need(name, (value,), path="machine", says=summary) for name, value in traits.items()]
+    yield from (Need(name, (value,), path="machine", says=summary) for name, value in traits.items())
     for rule in rows("machines"):
         if all(traits[name] in values for name, values in rule["when"].items()):
             for name, spec in rule["needs"].items():
-                reason = f"{machine.name} needs {title(name)} {readable(spec)} [{rule['source']}]"
-                needs += (
-                    [Need(name, spec, path="machine", says=summary, reason=reason)]
-                    if name in candidates_by_name
-                    else []
-                )
-    needs += [
-        Need(key, pin=pin, path=f"stack.{key}", says=_pin_text(key, pin))
-        for key, pin in pins
-        if key in candidates_by_name
-    ]
-    if "pytorch" in candidates_by_name and "cuda" in pinned and "pytorch" in pinned and "+" not in pinned["pytorch"]:
+                if name in names:
+                    reason = f"{machine.name} needs {title(name)} {readable(spec)} [{rule['source']}]"
+                    yield Need(name, spec, path="machine", says=summary, reason=reason)
+
+
+def _pin_needs(pinned: Mapping[str, str], names: Collection[str]) -> Iterator[Need]:
+    """What `stack` pins of the components `names`. A pin of CUDA names the build of PyTorch, too."""
+    for key, pin in pinned.items():
+        if key in names:
+            yield Need(key, pin=pin, path=f"stack.{key}", says=_pin_text(key, pin))
+    if "pytorch" in names and "cuda" in pinned and "pytorch" in pinned and "+" not in pinned["pytorch"]:
         build = ".".join(pinned["cuda"].split(".")[:2])
-        needs.append(Need("pytorch", build=build, path="stack.cuda", says=_pin_text("cuda", pinned["cuda"])))
-    needs += [
-        Need(name, (some[0].version,), path="stack.containers", says=some[0].version) for name, some in images.items()
-    ]
-    if vendor:
-        needs.append(Need(vendor_images.NAME, path="base", says="base: vendor-hpc"))
-    optional = {name: f"stack.{name}" for name in on_request() if name in pinned and name in candidates_by_name}
-    optional |= {vendor_images.NAME: "base"} if vendor else {}
-    if "pytorch" in pinned and (images or "tensorflow" in pinned):
-        optional["pytorch"] = "stack.pytorch"
-    return Problem(tuple(needs), candidates_by_name, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
+        yield Need("pytorch", build=build, path="stack.cuda", says=_pin_text("cuda", pinned["cuda"]))
 
 
 def known_image(reference: str, image_reads: Read) -> tuple[Candidate, ...]:
@@ -297,9 +304,10 @@ def _pin_text(key: str, pin: str) -> str:
 
 def _components(
     gpu: Gpu, pinned: Mapping[str, str], images: Mapping[str, tuple[Candidate, ...]], *, efa: bool, exporter: bool,
-    rdma: bool,
+    rdma: bool, vendor: str,
 ) -> list[str]:  # fmt: skip
-    """The components of a node's stack: what every machine of its maker has, and what is asked for."""
+    """The components of a node's stack: what every machine of its maker has, what is asked for, and what the `vendor`'s
+    own GPU image holds."""
     conditions: dict[str, Callable[[str], bool]] = {
         "always": lambda _: True,
         "pinned": lambda name: name in pinned,
@@ -313,6 +321,8 @@ def _components(
     names += [name for name in FRAMEWORKS if name in pinned and name not in in_images]
     if not images and "tensorflow" not in pinned and "pytorch" not in names:
         names.append("pytorch")
+    if vendor:
+        names += [name for name in vendor_images.brought(vendor, rdma=rdma and not efa) if name not in names]
     return names
 
 
