@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
@@ -26,6 +27,27 @@ _SIZE = re.compile(r"\b[a-z]{1,4}\d[a-z0-9]*(?:-[a-z0-9]+)?\.(?:\d*x?large|metal
 """A size of AWS's, which its firmware names."""
 
 
+@dataclass(frozen=True, slots=True)
+class MachineEvidence:
+    """What outputs show of a machine: the model that most of its GPUs have, their number (0: not known), and the cloud
+    that it is in ("": not known)."""
+
+    model: str
+    count: int
+    provider: str
+
+    def __str__(self) -> str:
+        return f"{self.count or '?'} x {self.model}" + (f" ({self.provider})" if self.provider else "")
+
+    def has_count(self, machine: Machine) -> bool:
+        """Whether the machine type has that many GPUs."""
+        return self.count in (0, machine.gpu_count)
+
+    def has_provider(self, machine: Machine) -> bool:
+        """Whether the machine type is of that cloud."""
+        return self.provider in ("", machine.provider)
+
+
 def identify(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
     """The machine type, and from what that follows. Raises GpuprovError where it is not told."""
     names = _plain(hints + " " + " ".join(facts.host.system or () if facts.host else ()))
@@ -33,42 +55,43 @@ def identify(facts: Facts, hints: str, catalog: Catalog) -> tuple[Machine, str]:
     # p4d.24xlarge is in p4d.24xlarge's name alone; dgxa100 in those of two.
     if len({m.name for m in by_name}) == 1:
         return by_name[0], f"its firmware calls it {by_name[0].name}"
+    evidence = MachineEvidence(_model(facts), _count(facts), _provider(facts, names))
+    if not by_name and (size_match := _SIZE.search(hints)):
+        raise GpuprovError(f"{size_match[0]} is not a machine of the catalogue")
+    with_model = [m for m in by_name or catalog.machines() if _has(m, evidence.model, facts, catalog)]
+    with_count = [m for m in with_model if evidence.has_count(m)]
+    matches = [m for m in with_count if evidence.has_provider(m)]
+    if evidence.count == 1 and not evidence.provider and facts.listed_by:
+        matches = with_model  # a line about one GPU may be from any machine that has such GPUs
+    if len(matches) == 1 and (by_name or (evidence.count > 1 and evidence.provider not in ("", "baremetal"))):
+        return matches[0], str(evidence)
+    if len(matches) == 1:
+        raise GpuprovError(f"{evidence} could be {matches[0].name}, or a machine that the catalogue has not")
+    larger = [m for m in with_model if m.gpu_count > evidence.count and evidence.has_provider(m)]
+    # Of no machine's number: some of its GPUs are lost, or the list is a part of one. Which it is nobody can tell.
+    is_part = bool(larger) and not with_count
+    candidates = ", ".join(m.name for m in (matches or with_count or larger)[:8])
+    if not candidates:
+        raise GpuprovError(f"{evidence} is not a machine of the catalogue")
+    raise GpuprovError(f"{evidence} could be {'a part of one' if is_part else 'any'} of {candidates}")
+
+
+def _model(facts: Facts) -> str:
+    """The model that most GPUs have, as its maker prints it. Raises GpuprovError where none is listed."""
     models = Counter(gpu.model for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.model and not gpu.lost)
     models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
     if not models:
         raise GpuprovError("no GPU and no firmware tells which machine it is")
-    model = models.most_common(1)[0][0]
-    count = _count(facts)
-    alike = [
-        m
-        for m in by_name or catalog.machines()
-        if _has(m, model, facts, catalog) and (not count or m.gpu_count == count)
-    ]
-    provider_name = next(
+    return models.most_common(1)[0][0]
+
+
+def _provider(facts: Facts, names: str) -> str:
+    """Whose cloud the machine is in, by its firmware's `names`, its kernel or its network; "" where none tells."""
+    in_firmware = next(
         (provider for pattern, provider in HYPERVISORS if pattern in names), "baremetal" if names else ""
     )
-    provider_name = provider_name or next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
-    if not provider_name and facts.efa is not None and facts.efa.devices:
-        provider_name = "aws"
-    remaining = [] if alike else [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
-    # Of no machine's number: some of its GPUs are lost, or the list is a part of one. Which it is nobody can tell.
-    remaining = [m for m in remaining if m.gpu_count > count and (not provider_name or m.provider == provider_name)]
-    matches = [m for m in alike if m.provider == provider_name] if provider_name else alike
-    description = f"{count or '?'} x {model}" + (f" ({provider_name})" if provider_name else "")
-    if not by_name and (size_match := _SIZE.search(hints)):
-        raise GpuprovError(f"{size_match[0]} is not a machine of the catalogue")
-    if (
-        not provider_name and count == 1 and facts.listed_by
-    ):  # a line about one GPU may be from any machine that has such GPUs
-        matches = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
-    if len(matches) == 1 and (by_name or (count > 1 and provider_name not in ("", "baremetal"))):
-        return matches[0], description
-    if len(matches) == 1:
-        raise GpuprovError(f"{description} could be {matches[0].name}, or a machine that the catalogue has not")
-    candidates = ", ".join(m.name for m in (matches or alike or remaining)[:8])
-    if not candidates:
-        raise GpuprovError(f"{description} is not a machine of the catalogue")
-    raise GpuprovError(f"{description} could be {'a part of one' if remaining else 'any'} of {candidates}")
+    of_kernel = next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
+    return in_firmware or of_kernel or ("aws" if facts.efa is not None and facts.efa.devices else "")
 
 
 def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:
