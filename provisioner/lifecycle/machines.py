@@ -277,6 +277,21 @@ class Made(NamedTuple):
     partly: dict[str, GpuprovError]
 
 
+class ApplyResult(NamedTuple):
+    """What an apply of several sites gives: site → its nodes; `failed` and `partly` as in Made; `other_nodes` stay in
+    nodes.json beside them."""
+
+    nodes_by_site: dict[str, list[fleet.Node]]
+    failed: Mapping[str, GpuprovError]
+    partly: Mapping[str, GpuprovError]
+    other_nodes: list[fleet.Node]
+
+    @property
+    def nodes(self) -> list[fleet.Node]:
+        """The nodes of all sites."""
+        return [node for nodes in self.nodes_by_site.values() for node in nodes]
+
+
 def make(
     cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events,
     run_dir: Path | None = None,
@@ -286,37 +301,49 @@ def make(
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
     former = cluster.nodes()
     write_ssh_configuration(cluster)  # a host that is no node any more is entered once more
-    with applying(cluster, [planned for _, planned in prepared]) as unmade:
-        done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
-        partly: dict[str, GpuprovError] = {}
-        other_nodes = [node for node in cluster.nodes() if node.site not in sites]
-        for site, error in list(failed.items()):
-            if isinstance(error, PartlyMadeError):
-                done[site], partly[site] = error.nodes, failed.pop(site)
-        failed |= occupied(cluster, {site: planned for site, (_, planned) in sites.items() if site not in failed})
-        done = {site: nodes for site, nodes in done.items() if site not in failed}
-        partly = {site: error for site, error in partly.items() if site not in failed}
-        other_nodes += [node for error in partly.values() if isinstance(error, PartlyMadeError) for node in error.known]
-        unmade.update(failed)
-    nodes = [node for site_nodes in done.values() for node in site_nodes]
-    if failed:
-        existing_text = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*other_nodes, *nodes])
-        failed = {site: _with(error, existing_text) for site, error in failed.items()}
+    applied = _apply(cluster, plan, sites)
+    recorded = [*applied.other_nodes, *applied.nodes]
+    if applied.failed:
+        existing_text = _record_incomplete(cluster, plan, [sites[site][0] for site in applied.failed], recorded)
+        failed = {site: _with(error, existing_text) for site, error in applied.failed.items()}
+        applied = applied._replace(failed=failed)
     else:
-        record(cluster, [*other_nodes, *nodes])
-    names = [node.name for node in nodes]
-    silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
+        record(cluster, recorded)
+    names = [node.name for node in applied.nodes]
+    silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if names else {}
     _keep_addresses(cluster, former, silent)
-    for site in done:
-        site_nodes = [node for node in nodes if node.site == site]
-        errors: list[GpuprovError] = [silent[node.name] for node in site_nodes if node.name in silent]
+    result = _leave_silent_out(cluster, applied, silent)
+    cluster.share()
+    return result
+
+
+def _apply(cluster: Cluster, plan: Plan, sites: Mapping[str, tuple[Machines, Planned]]) -> ApplyResult:
+    """Apply all sites at once. A site that takes a host of another site fails."""
+    with applying(cluster, [planned for _, planned in sites.values()]) as unmade:
+        done, errors = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
+        partly = {site: error for site, error in errors.items() if isinstance(error, PartlyMadeError)}
+        failed = {site: error for site, error in errors.items() if site not in partly}
+        failed |= occupied(cluster, {site: planned for site, (_, planned) in sites.items() if site not in failed})
+        unmade.update(failed)
+    done |= {site: error.nodes for site, error in partly.items()}
+    nodes_by_site = {site: nodes for site, nodes in done.items() if site not in failed}
+    partly = {site: error for site, error in partly.items() if site not in failed}
+    other_nodes = [node for node in cluster.nodes() if node.site not in sites]
+    other_nodes += [node for error in partly.values() for node in error.known]
+    return ApplyResult(nodes_by_site, failed, partly, other_nodes)
+
+
+def _leave_silent_out(cluster: Cluster, applied: ApplyResult, silent: Mapping[str, GpuprovError]) -> Made:
+    """The result without the nodes that are not reachable (`silent`: node → error): their sites have failed."""
+    failed, partly = dict(applied.failed), dict(applied.partly)
+    for site, nodes in applied.nodes_by_site.items():
+        errors = [silent[node.name] for node in nodes if node.name in silent]
         if errors:
             # Each machine of one's own is served for itself; a site of a cloud is tried again whole.
-            some = len(errors) < len(site_nodes) and cluster.providers.at(site).hosts is not None
+            some = len(errors) < len(nodes) and cluster.providers.at(site).hosts is not None
             earlier_errors = [partly.pop(site)] if site in partly else []
             (partly if some else failed)[site] = _joined([*earlier_errors, *errors])
-    cluster.share()
-    reached = [node for node in nodes if node.site not in failed and node.name not in silent]
+    reached = [node for node in applied.nodes if node.site not in failed and node.name not in silent]
     return Made(reached, failed, partly)
 
 
