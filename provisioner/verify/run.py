@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provisioner.common import regular_file
@@ -58,57 +58,114 @@ def verify(
     for path in checks:
         _refuse_no_checks(path)
     started, begun = time.time(), time.monotonic()
-    targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
-    requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
-    events(
-        "verify", "started", f"probing {counted(len(subjects), 'node')}",
-        done=len(subjects) - len(targets), total=len(subjects),
-        until=waits_until(requests.values()) if targets else None, data={"nodes": list(targets)},
-    )  # fmt: skip
-    bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
-    bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
-    bundles |= _loaded(subjects, bundles, events=events)
-    bundles |= fabric(subjects, bundles, events=events, neighbours=neighbours)
-    bundles |= {
-        n: replace(bundles[n], files={**bundles[n].files, **more}) for n, more in extra_files().items() if n in bundles
-    }
+    run = Verification(subjects, events)
+    run.collect(deadline_s=probe_s, parallel=parallel)
+    run.load()
+    run.measure_fabric(neighbours)
+    run.add_files(extra_files())
     probed = time.monotonic()
     if workdir is not None:
-        for name, bundle in bundles.items():
+        for name, bundle in run.bundles.items():
             bundle.write(workdir / "bundles" / name)
-    events("verify", "started", f"judging {counted(len(subjects), 'node')}", total=len(subjects))
-    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
-    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else JUDGE_S + NODE_S * len(cases))
-    merger = Merger()
-    nodes = tuple(
-        NodeReport(
-            name=s.name,
-            group=s.group,
-            site=s.site,
-            machine=s.machine,
-            simulated=s.simulated or bundles[s.name].simulated,
-            checks=tuple(merger.merge(judged[s.name].checks)),
-            facts=judged[s.name].facts,
-            error=bundles[s.name].error,
-            measures=reached(judged[s.name].measures, s.baseline, s.expected),
-            looks=judged[s.name].looks,
-            gpus=judged[s.name].gpus,
-        )
-        for s in subjects
-    )
+    nodes = run.judge(checks, judge_s)
     ended = time.monotonic()
     seconds = {"collect": probed - begun, "judge": ended - probed, "verify": ended - begun}
     limits, unverified = _limits(subjects)
     levels = {s.expected.level for s in subjects if s.transport is not None}
     level = levels.pop() if len(levels) == 1 else ""
     report = Report(nodes, seconds, started, level=level, limits=limits, unverified=unverified)
-    for node in nodes:
+    _announce(report, events)
+    return report
+
+
+@dataclass(slots=True)
+class Verification:
+    """What the phases of one verification share, in the order of its methods. `bundles`: node → its outputs so far."""
+
+    subjects: Sequence[Subject]
+    events: Events
+    bundles: dict[str, Bundle] = field(default_factory=dict)
+
+    def collect(self, *, deadline_s: float | None, parallel: int) -> None:
+        """Probe the nodes that have no bundle yet."""
+        targets = {s.name: s.source for s in self.subjects if not isinstance(s.source, Bundle)}
+        requests = {s.name: request_for(s.expected) for s in self.subjects if s.name in targets}
+        self.events(
+            "verify", "started", f"probing {counted(len(self.subjects), 'node')}",
+            done=len(self.subjects) - len(targets), total=len(self.subjects),
+            until=waits_until(requests.values()) if targets else None, data={"nodes": list(targets)},
+        )  # fmt: skip
+        self.bundles = {s.name: s.source for s in self.subjects if isinstance(s.source, Bundle)}
+        if targets:
+            self.bundles |= collect(targets, requests, deadline_s=deadline_s, parallel=parallel, events=self.events)
+
+    def load(self) -> None:
+        """Load those nodes that their level loads. A node that did not answer, or whose GPUs did not, is not loaded."""
+        requests: dict[str, ProbeRequest] = {}
+        targets: dict[str, Sequence[str]] = {}
+        for subject in self.subjects:
+            reach, request, bundle = subject.transport, load_request(subject.expected), self.bundles[subject.name]
+            if reach is None or request is None or bundle.error:
+                continue
+            listed = bundle.files.get(subject.expected.gpu_file)
+            if listed is None or listed.rc != 0:
+                not_started = Bundle(error="not started, because the GPUs did not answer")
+                self.bundles[subject.name] = bundle.joined(not_started, request.files)
+                continue
+            targets[subject.name], requests[subject.name] = reach, request
+        if targets:
+            self.events(
+                "verify", "started", f"loading the GPUs of {counted(len(targets), 'node')}", total=len(targets),
+                until=waits_until(requests.values()), data={"nodes": list(targets)},
+            )  # fmt: skip
+            for name, later in collect(targets, requests, parallel=WAITING, events=self.events).items():
+                self.bundles[name] = self.bundles[name].joined(later, requests[name].files)
+
+    def measure_fabric(self, neighbours: FindNeighbours | None) -> None:
+        """Measure the network between the nodes of each group."""
+        self.bundles |= fabric(self.subjects, self.bundles, events=self.events, neighbours=neighbours)
+
+    def add_files(self, files: Mapping[str, Mapping[str, Output]]) -> None:
+        """Add to the bundles what was found out by another way: node → file → output."""
+        for name, more in files.items():
+            if name in self.bundles:
+                self.bundles[name] = replace(self.bundles[name], files={**self.bundles[name].files, **more})
+
+    def judge(self, checks: Sequence[Path], deadline_s: float | None) -> tuple[NodeReport, ...]:
+        """Judge all nodes by gpuprov's checks and those in the directories `checks`."""
+        self.events("verify", "started", f"judging {counted(len(self.subjects), 'node')}", total=len(self.subjects))
+        cases = {
+            s.name: Case(self.bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in self.subjects
+        }
+        deadline_s = deadline_s if deadline_s is not None else JUDGE_S + NODE_S * len(cases)
+        judged = judge(cases, checks=checks, deadline_s=deadline_s)
+        merger = Merger()
+        return tuple(
+            NodeReport(
+                name=s.name,
+                group=s.group,
+                site=s.site,
+                machine=s.machine,
+                simulated=s.simulated or self.bundles[s.name].simulated,
+                checks=tuple(merger.merge(judged[s.name].checks)),
+                facts=judged[s.name].facts,
+                error=self.bundles[s.name].error,
+                measures=reached(judged[s.name].measures, s.baseline, s.expected),
+                looks=judged[s.name].looks,
+                gpus=judged[s.name].gpus,
+            )
+            for s in self.subjects
+        )
+
+
+def _announce(report: Report, events: Events) -> None:
+    """Say of each node and of the fleet whether it is healthy."""
+    for node in report.nodes:
         failed = [c.id for c in node.checks if c.status == "fail"] or [c.id for c in node.checks if c.condemns]
         message = "healthy" if node.ok else node.error or f"not healthy: {', '.join(failed) or 'nothing was checked'}"
         events("verify", "progress" if node.ok else "warning", message, node=node.name, data={"ok": node.ok})
-    kind = "done" if report.ok else "failed"
-    events("verify", kind, f"{len(report.healthy_nodes)} of {counted(len(nodes), 'node')} healthy")  # type: ignore[arg-type]
-    return report
+    message = f"{len(report.healthy_nodes)} of {counted(len(report.nodes), 'node')} healthy"
+    events("verify", "done" if report.ok else "failed", message)
 
 
 def _limits(subjects: Sequence[Subject]) -> tuple[int, int]:
@@ -120,32 +177,6 @@ def _limits(subjects: Sequence[Subject]) -> tuple[int, int]:
         for name in subject.expected.limits
     }
     return len(is_unverified), sum(is_unverified.values())
-
-
-def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events) -> dict[str, Bundle]:
-    """The bundles of those nodes that their level loads, with what came of it. A node that did not answer, or whose
-    GPUs did not, is not loaded."""
-    loaded: dict[str, Bundle] = {}
-    requests: dict[str, ProbeRequest] = {}
-    targets: dict[str, Sequence[str]] = {}
-    for subject in subjects:
-        reach, request, bundle = subject.transport, load_request(subject.expected), bundles[subject.name]
-        if reach is None or request is None or bundle.error:
-            continue
-        listed = bundle.files.get(subject.expected.gpu_file)
-        if listed is None or listed.rc != 0:
-            not_started = Bundle(error="not started, because the GPUs did not answer")
-            loaded[subject.name] = bundle.joined(not_started, request.files)
-            continue
-        targets[subject.name], requests[subject.name] = reach, request
-    if targets:
-        events(
-            "verify", "started", f"loading the GPUs of {counted(len(targets), 'node')}", total=len(targets),
-            until=waits_until(requests.values()), data={"nodes": list(targets)},
-        )  # fmt: skip
-        for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
-            loaded[name] = bundles[name].joined(later, requests[name].files)
-    return loaded
 
 
 def _refuse_no_checks(folder: Path) -> None:
