@@ -263,37 +263,78 @@ def expect(
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
-    from provisioner.catalog.mig import instances
-
-    nvidia = gpu.vendor == "nvidia"
-    mig = group.gpu.mig if group else None
-    limit, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
-    joined = _joined(machine, group)
-    limits = catalog.limits(machine)
-
-    def is_same_for_all(key: str) -> bool:
-        """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner
-        wants, and an example in the catalogue is not an expectation."""
-        is_sold = catalog.provider(machine.provider).virtual
-        return not machine.basis.is_left_out(key) and (is_sold or machine.basis.of(key) != "unverified")
-
-    return Expected(
+    expected = Expected(
         machine=machine.name,
         gpu_model=machine.gpu_model,
         gpu_count=machine.gpu_count,
         vendor=gpu.vendor,
+        monitoring_units=monitoring_units,
+        shared=shared,
+        image=image,
+        simulated=simulated,
+        level=level,
+        diag=diag,
+        basis=basis_of(machine, gpu),
+    )
+    expected = _with_gpu(expected, machine, gpu, group, catalog)
+    if gpu.vendor == "nvidia":
+        expected = _with_nvidia_gpu(expected, machine, gpu, group, catalog)
+    expected = _with_network(expected, machine, gpu, group)
+    expected = _with_host(expected, machine, catalog)
+    expected = _with_limits(expected, machine, catalog)
+    if stack is None:
+        return replace(expected, efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if machine.uses_efa(None) else 0)
+    expected = _with_lock(expected, stack)
+    return _with_roles(expected, machine, gpu, stack, group) if group else expected
+
+
+def _with_gpu(expected: Expected, machine: Machine, gpu: Gpu, group: Group | None, catalog: Catalog) -> Expected:
+    """With what follows from the GPUs and the links between them, whoever made them."""
+    from provisioner.catalog.mig import instances
+
+    mig = group.gpu.mig if group else None
+    # Switches of generation 5 are no PCI devices of NVIDIA's; where fabric manager runs, those of 3 and 4 are.
+    has_visible_switches = machine.fabric_manager_required and machine.nvlink.generation in (3, 4)
+    return replace(
+        expected,
         product_names=gpu.product_names,
         memory_mib=machine.gpu_memory_mib,
-        ecc=(group.gpu.ecc if group else True) if nvidia and gpu.ecc else None,
         mig=mig,
         mig_instances=instances(gpu, mig),
-        persistence=group.gpu.persistence if group and nvidia else None,
-        # SXM boards sit on sixteen lanes; a PCIe card's slot is the host's choice and in no catalogue.
-        pcie_width=16 if nvidia and machine.nvlink.topology in ("nvswitch", "mesh") else None,
         topology={f"{i}-{j}": tuple(sorted(cells)) for (i, j), cells in catalog.topology(machine).items()},
-        nvlinks_per_gpu=catalog.nvlinks_per_gpu(machine) if nvidia else None,
+        gpus_per_serial=gpu.gpus_per_serial,
         nvlink_generation=machine.nvlink.generation if isinstance(machine.nvlink.generation, int) else None,
         fabric_manager=machine.fabric_manager_required,
+        nvswitches=machine.nvlink.nvswitch_count if has_visible_switches else 0,
+        nvlink_across=machine.imex_required,
+    )
+
+
+def _with_nvidia_gpu(expected: Expected, machine: Machine, gpu: Gpu, group: Group | None, catalog: Catalog) -> Expected:
+    """With what NVIDIA's GPUs and tools alone show."""
+    nvlink = machine.nvlink
+    return replace(
+        expected,
+        ecc=(group.gpu.ecc if group else True) if gpu.ecc else None,
+        persistence=group.gpu.persistence if group else None,
+        # SXM boards sit on sixteen lanes; a PCIe card's slot is the host's choice and in no catalogue.
+        pcie_width=16 if nvlink.topology in ("nvswitch", "mesh") else None,
+        pcie_gen=_pcie_gen(machine, gpu, catalog),
+        nvlinks_per_gpu=catalog.nvlinks_per_gpu(machine),
+        nvlink_gbps=nvlink.gbps_per_link / 2 * catalog.nvlink_share if nvlink.links_per_gpu else None,
+        switched=nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"),
+        large_bar=nvlink.topology == "nvswitch",
+        kernel_modules=ONLY_MODULES.get(gpu.open_kernel_modules),
+        known_bad=_known_bad(catalog),
+        bulletins=tuple(row.model_dump(mode="json") for row in catalog.bulletins),
+    )
+
+
+def _with_network(expected: Expected, machine: Machine, gpu: Gpu, group: Group | None) -> Expected:
+    """With what follows from the network between the nodes."""
+    joined = _joined(machine, group)
+    return replace(
+        expected,
         network=machine.network.kind,
         ports=machine.network.ports,
         rate_gbps=machine.network.rate_gbps,
@@ -301,73 +342,87 @@ def expect(
         rdma_pci=machine.rdma_pci,
         rails=machine.rdma_devices if machine.rails else (),
         efa=machine.uses_efa(group.network.rdma if group else None),
-        system=stack.os if stack else None,
-        driver=stack.driver if stack else None,
-        cuda=stack.cuda_driver if stack else None,
-        nccl=stack.nccl if stack else None,
-        dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
-        packages={p.name: p.version for p in stack.packages} if stack else None,
-        held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
-        brought=_vendor_parts(stack) if stack else None,
-        images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
-        units=(*units(machine, gpu, stack, group), *(mount["unit"] for mount in shared)) if stack and group else None,
-        monitoring_units=monitoring_units,
-        shared=shared,
-        kernel_modules=_modules(gpu, stack),
-        # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
-        module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,
-        bare_metal=not catalog.provider(machine.provider).virtual,
-        pcie_gen=_pcie_gen(machine, gpu, catalog) if nvidia else None,
-        nvlink_gbps=machine.nvlink.gbps_per_link / 2 * catalog.nvlink_share
-        if nvidia and machine.nvlink.links_per_gpu
-        else None,
-        # Switches of generation 5 are no PCI devices of NVIDIA's; where fabric manager runs, those of 3 and 4 are.
-        nvswitches=machine.nvlink.nvswitch_count
-        if machine.fabric_manager_required and machine.nvlink.generation in (3, 4)
-        else 0,
-        switched=nvidia and machine.nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"),
         subnet_manager=machine.subnet_manager_required,
-        large_bar=nvidia and machine.nvlink.topology == "nvswitch",
+        fabric=joined,
+        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM) nobody says.
+        gpudirect=joined == "rdma" and gpu.vendor == "nvidia" and machine.nvlink.topology == "nvswitch",
+    )
+
+
+def _with_host(expected: Expected, machine: Machine, catalog: Catalog) -> Expected:
+    """With what follows from the host: processors, memory, disks, the cloud's services."""
+    is_sold = catalog.provider(machine.provider).virtual
+
+    def is_same_for_all(key: str) -> bool:
+        """Whether every machine of the type has the same of it: a server is ordered with the memory that its owner
+        wants, and an example in the catalogue is not an expectation."""
+        return not machine.basis.is_left_out(key) and (is_sold or machine.basis.of(key) != "unverified")
+
+    return replace(
+        expected,
+        bare_metal=not is_sold,
         numa_nodes=machine.numa_nodes,
-        gpus_per_serial=gpu.gpus_per_serial,
         memory_gib=machine.memory_gib if is_same_for_all("memory_gib") else None,
         vcpus=machine.vcpus if is_same_for_all("vcpus") else None,
-        # The sandbox's nodes have this computer's kernel.
-        kernel=stack.kernel if stack and not simulated else None,
         disk_gb=machine.local_nvme.size_gb,
         local_nvme=machine.local_nvme.count if is_same_for_all("local_nvme.count") else 0,
-        scratch=group.storage.scratch if group and stack and machine.local_disks else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb,
-        image=image,
-        maintenance=_maintenance(machine, catalog) if not simulated else None,
-        tuned=_tuned(stack) if stack and group else None,
-        efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if (stack.efa and group if stack else machine.uses_efa(None)) else 0,
-        repositories=tuple(repository.uri for repository in stack.repositories) if stack else None,
-        repo_keys={f"gpuprov-{r.name}.asc": r.fingerprint for r in stack.repositories if not r.archives}
-        if stack and group
-        else {},
-        sources=_sources(stack) if stack and group else (),
-        simulated=simulated,
+        maintenance=_maintenance(machine, catalog) if not expected.simulated else None,
+    )
+
+
+def _with_limits(expected: Expected, machine: Machine, catalog: Catalog) -> Expected:
+    """With the limits of the catalogue, and what each rests on."""
+    busbw, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
+    port, limits = catalog.rdma_limit(machine), catalog.limits(machine)
+    return replace(
+        expected,
         most=catalog.ceilings,
         xids=_xids(catalog),
-        known_bad=_known_bad(catalog) if nvidia else (),
-        bulletins=tuple(row.model_dump(mode="json") for row in catalog.bulletins) if nvidia else (),
-        min_busbw_gbps=limit.threshold if limit else None,
+        min_busbw_gbps=busbw.threshold if busbw else None,
         least=catalog.copy_limits(machine)
         | catalog.gpu_limits(machine)
         | catalog.scratch_limits(machine)
         | ({"fabric": together.threshold} if together else {})
-        | ({"rdma": port.threshold} if (port := catalog.rdma_limit(machine)) else {}),
-        fabric=joined,
-        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM) nobody says.
-        gpudirect=joined == "rdma" and nvidia and machine.nvlink.topology == "nvswitch",
-        nvlink_across=machine.imex_required,
-        published={"busbw": limit.measured} if limit and limit.measured else {},
-        level=level,
-        diag=diag,
+        | ({"rdma": port.threshold} if port else {}),
+        published={"busbw": busbw.measured} if busbw and busbw.measured else {},
         unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
         limits=tuple(sorted(limits)),
-        basis=basis_of(machine, gpu),
+    )
+
+
+def _with_lock(expected: Expected, stack: Stack) -> Expected:
+    """With what the lock names."""
+    return replace(
+        expected,
+        system=stack.os,
+        driver=stack.driver,
+        cuda=stack.cuda_driver,
+        nccl=stack.nccl,
+        dcgm_exporter=stack.dcgm_exporter is not None,
+        packages={p.name: p.version for p in stack.packages},
+        held=tuple(p.name for p in stack.packages if p.repository is not None),
+        brought=_vendor_parts(stack),
+        images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images),
+        kernel_modules=stack.kernel_modules if expected.vendor == "nvidia" else None,
+        # The sandbox's nodes have this computer's kernel.
+        kernel=stack.kernel if not expected.simulated else None,
+        repositories=tuple(repository.uri for repository in stack.repositories),
+    )
+
+
+def _with_roles(expected: Expected, machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> Expected:
+    """With what the roles configure by a lock and a group."""
+    return replace(
+        expected,
+        units=(*units(machine, gpu, stack, group), *(mount["unit"] for mount in expected.shared)),
+        # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
+        module_params={"CreateImexChannel0": "1"} if machine.imex_required else None,
+        scratch=group.storage.scratch if machine.local_disks else None,
+        tuned=_tuned(stack),
+        efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack.efa else 0,
+        repo_keys={f"gpuprov-{r.name}.asc": r.fingerprint for r in stack.repositories if not r.archives},
+        sources=_sources(stack),
     )
 
 
@@ -414,12 +469,6 @@ def _known_bad(catalog: Catalog) -> tuple[Mapping[str, Any], ...]:
         }
         for row in catalog.known_bad
     )
-
-
-def _modules(gpu: Gpu, stack: Stack | None) -> str | None:
-    if gpu.vendor != "nvidia":
-        return None
-    return stack.kernel_modules if stack else ONLY_MODULES.get(gpu.open_kernel_modules)
 
 
 def _vendor_parts(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
