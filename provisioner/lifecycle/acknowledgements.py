@@ -130,8 +130,8 @@ def _failing_parts(cluster: Cluster, node: str, check: str) -> tuple[str, ...] |
     from provisioner.verify.report.compare import earlier
 
     state = node_state.load(cluster.paths)
-    partial = (state.get("partial_report") or {}).get("report")  # the newer one, where there is one
-    for page in (partial, state.get("report")):
+    partial = state.partial_report.report if state.partial_report else None
+    for page in (partial, state.report):  # the newer one first, where there is one
         document = earlier(page) or {}
         checks = next((row["checks"] for row in document.get("nodes", ()) if row["name"] == node), None)
         if checks is not None:

@@ -12,9 +12,9 @@ from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle.session import Cluster
 from provisioner.plan.models import Plan
 from provisioner.rundir import node_state
+from provisioner.rundir.node_state import FORM
 
 SOON = timedelta(hours=2)
-FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def queried_ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
@@ -39,12 +39,7 @@ def note(cluster: Cluster, plan: Plan) -> None:
 
 def noted(cluster: Cluster) -> dict[str, str]:
     """Group → when its capacity block ends, as the last `up` was told; what is damaged is left out."""
-    noted = node_state.load(cluster.paths).get("ends")
-    rows = noted if isinstance(noted, list) else []
-    valid_rows = [
-        row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)
-    ]
-    return {name: when for name, when in valid_rows if name in cluster.spec.groups and time_remaining(when) is not None}
+    return {name: when for name, when in node_state.load(cluster.paths).ends if name in cluster.spec.groups}
 
 
 def variables(cluster: Cluster) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.rundir import fleet, node_state, run_events, run_folders
+from provisioner.rundir.node_state import NodeState
 from provisioner.spec.cluster_files import cluster_names
 
 DEEP = 4
@@ -56,11 +57,11 @@ def _row(paths: ClusterPaths) -> dict[str, Any]:
     try:
         nodes = fleet.load(paths)
         names: list[str] | None = [node.name for node in nodes]
-        noted = node_state.load(paths).get("nodes", {})
+        state = node_state.load(paths)
         quarantined = {node.name for node in nodes if quarantine_book.load(paths).holds(node)}
     except (GpuprovError, OSError, AttributeError):
-        names, noted, quarantined = None, {}, set()
-    healthy = sum(noted.get(name, {}).get("ok") is True and name not in quarantined for name in names or ())
+        names, state, quarantined = None, NodeState(), set()
+    healthy = sum(state.of(name).ok is True and name not in quarantined for name in names or ())
     run = run_events.last_run(paths.root, paths.runs, at_work=run_lock_held(paths.root))
     return {
         "cluster": paths.name,

@@ -189,14 +189,12 @@ class _Reconciliation:
 def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
     """Names of the nodes that the run before this one left healthy with the lock that they are held to; without those
     that stay in quarantine until a check has passed which light checks do not ask."""
-    ledger, verdicts = Ledger(cluster.paths), node_state.load(cluster.paths).get("nodes", {})
+    ledger, state = Ledger(cluster.paths), node_state.load(cluster.paths)
     owing = {name for name, entry in quarantine_book.load(cluster.paths).of(nodes).items() if entry.owed}
     return {
         node.name
         for node in nodes
-        if ledger.of(node) == releases[node.name].id
-        and verdicts.get(node.name, {}).get("ok") is True
-        and node.name not in owing
+        if ledger.of(node) == releases[node.name].id and state.of(node.name).ok is True and node.name not in owing
     }
 
 

@@ -489,8 +489,8 @@ def record(cluster: Cluster, nodes: list[fleet.Node]) -> None:
 def settled(cluster: Cluster) -> list[fleet.Node]:
     """The machines of the last run, but those that an apply which failed has left: their group may yet move to another
     zone."""
-    noted = node_state.load(cluster.paths).get("nodes", {})
-    return [node for node in cluster.nodes() if noted.get(node.name, {}).get("stage") != INCOMPLETE]
+    state = node_state.load(cluster.paths)
+    return [node for node in cluster.nodes() if state.of(node.name).stage != INCOMPLETE]
 
 
 def _record_incomplete(

@@ -61,7 +61,7 @@ def _sort_key(node: Node) -> tuple[str, int, str]:
 
 def _refused(cluster: Cluster, nodes: Sequence[Node], ledger: Ledger, measured: set[str]) -> dict[str, str]:
     """Why a node can be no partner, by its name; those that can are not in it."""
-    quarantined, verdicts = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, state = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths)
     moving = {*upgrade_journal.load(cluster.paths).out_of_service()}
     replaced = replace_journal.load(cluster).nodes
     refused = {}
@@ -74,7 +74,7 @@ def _refused(cluster: Cluster, nodes: Sequence[Node], ledger: Ledger, measured: 
             refused[node.name] = "an upgrade has it out of service"
         elif node.name in replaced:
             refused[node.name] = "it is being replaced"
-        elif ledger.of(node) is None or verdicts.get(node.name, {}).get("ok") is not True:
+        elif ledger.of(node) is None or state.of(node.name).ok is not True:
             refused[node.name] = "not proven itself"
     return refused
 

@@ -7,6 +7,7 @@ it was seen to be gone. What was paid for spot, or by a discount, is on the prov
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,58 +17,55 @@ from provisioner.lifecycle.cost import as_of, offer
 from provisioner.lifecycle.session import Cluster
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node
-
-SEEN = "machines"
-"""Key of state.json: id → {"node", "machine", "region", "kind", "since", "until"}; `until` is null while it stands."""
+from provisioner.rundir.node_state import FORM, SeenMachine
 
 
 def note_machines(cluster: Cluster, nodes: Iterable[Node]) -> None:
     """Write down when machines were first seen, and when they were first gone. A sandbox costs nothing."""
     if cluster.sandbox:
         return
-    timestamp, known, present = _text(datetime.now(UTC)), _known(cluster), {node.id: node for node in nodes}
+    timestamp, present = _text(datetime.now(UTC)), {node.id: node for node in nodes}
+    known = node_state.load(cluster.paths).machines
     for number, node in present.items():
         if number not in known:
             site, group = cluster.spec.sites.get(node.site), cluster.spec.groups.get(node.group)
-            known[number] = {
-                "node": node.name,
-                "machine": node.machine,
-                "region": getattr(site, "region", ""),
-                "kind": group.capacity.kind if group else "on-demand",
-                "since": timestamp,
-                "until": None,
-            }
-    for number, row in known.items():
-        if number in present:
-            row["until"] = None
-        elif row["until"] is None:
-            row["until"] = timestamp
-    node_state.note(cluster.paths, **{SEEN: known})
+            known[number] = SeenMachine(
+                node=node.name,
+                machine=node.machine,
+                region=getattr(site, "region", ""),
+                kind=group.capacity.kind if group else "on-demand",
+                since=timestamp,
+            )
+    rows = {
+        number: asdict(row) | {"until": None if number in present else row.until or timestamp}
+        for number, row in known.items()
+    }
+    node_state.note(cluster.paths, machines=rows)
 
 
 def so_far(cluster: Cluster, at: datetime | None = None) -> dict[str, Any] | None:
     """{"since", "sums": [{"currency", "amount", "hour", "dates"}], "unknown": [node]}; None where no machine was seen.
 
     `hour` is what the machines that are there now cost for one; `unknown` names those whose price is not known."""
-    moment, rows = at or datetime.now(UTC), _known(cluster)
-    if cluster.sandbox or not rows:
+    moment, machines = at or datetime.now(UTC), node_state.load(cluster.paths).machines
+    if cluster.sandbox or not machines:
         return None
     sums: dict[str, dict[str, Any]] = {}
     unknown = []
-    for row in rows.values():
+    for row in machines.values():
         try:
-            machine = cluster.spec.catalog.machine(row["machine"])
-            listing = offer(machine, row["region"], "block" if row["kind"] == "block" else "on-demand")
+            machine = cluster.spec.catalog.machine(row.machine)
+            listing = offer(machine, row.region, "block" if row.kind == "block" else "on-demand")
         except (GpuprovError, KeyError):
-            unknown.append(row["node"])
+            unknown.append(row.node)
             continue
         if listing.each is None:
-            unknown += [] if listing.price == "nothing" else [row["node"]]
+            unknown += [] if listing.price == "nothing" else [row.node]
             continue
-        end = _time(row["until"]) if row["until"] else moment
+        end = _time(row.until) if row.until else moment
         total = sums.setdefault(listing.currency, {"amount": 0.0, "hour": 0.0, "dates": set()})
-        total["amount"] += listing.each * max(0.0, (end - _time(row["since"])).total_seconds()) / 3600
-        total["hour"] += listing.each if row["until"] is None else 0.0
+        total["amount"] += listing.each * max(0.0, (end - _time(row.since)).total_seconds()) / 3600
+        total["hour"] += listing.each if row.until is None else 0.0
         total["dates"].add(listing.date)
     cost_rows = [
         {
@@ -78,7 +76,7 @@ def so_far(cluster: Cluster, at: datetime | None = None) -> dict[str, Any] | Non
         }
         for currency, total in sums.items()
     ]
-    return {"since": min(row["since"] for row in rows.values()), "sums": cost_rows, "unknown": sorted(set(unknown))}
+    return {"since": min(row.since for row in machines.values()), "sums": cost_rows, "unknown": sorted(set(unknown))}
 
 
 def lines(spent: Mapping[str, Any]) -> list[str]:
@@ -94,27 +92,9 @@ def lines(spent: Mapping[str, Any]) -> list[str]:
     return messages
 
 
-def _known(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """What state.json has; rows that are damaged are left out."""
-    table = node_state.load(cluster.paths).get(SEEN)
-    keys = {"node", "machine", "region", "kind", "since", "until"}
-    valid_rows = {}
-    for number, row in table.items() if isinstance(table, dict) else ():
-        if isinstance(row, dict) and set(row) >= keys and _is_time(row["since"]):
-            valid_rows[number] = {**row, "until": row["until"] if _is_time(row["until"]) else None}
-    return valid_rows
-
-
-def _is_time(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(_time(value))
-    except ValueError:
-        return False
-
-
 def _time(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return datetime.strptime(text, FORM).replace(tzinfo=UTC)
 
 
 def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.strftime(FORM)

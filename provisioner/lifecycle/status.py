@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common import stored
@@ -21,6 +22,7 @@ from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.rundir import node_state, placement, run_events
 from provisioner.rundir.fleet import Node
+from provisioner.rundir.node_state import NodeProgress
 from provisioner.rundir.release import Release, changes, same
 from provisioner.stack import lockfile
 from provisioner.stack import request as requested_versions
@@ -51,7 +53,6 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     the machines have cost so far, about (running_cost.so_far).
     """
     nodes, state = cluster.nodes(), node_state.load(cluster.paths)
-    noted, failed = state.get("nodes", {}), state.get("failed", {})
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, quarantined = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
@@ -85,28 +86,28 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     at_work = run_lock_held(cluster.paths.root)
     rows = []
     for name, group in cluster.spec.node_groups().items():
-        node, node_note = known.pop(name, None), noted.get(name, {})
-        stage = node_note.get("stage", "unknown" if node else "planned")
+        node, progress = known.pop(name, None), state.of(name)
+        stage = progress.stage or ("unknown" if node else "planned")
         stage = "interrupted" if stage == "making" and not at_work else stage
         if node is None and stage not in ABSENT:  # noted of a machine of that name which is gone
-            stage, node_note = "planned" if cluster.paths.nodes.exists() else "unknown", {}
+            stage, progress = "planned" if cluster.paths.nodes.exists() else "unknown", NodeProgress()
         site = cluster.spec.site_of(group)
         machine = cluster.spec.groups[group].machine_type(site)
-        rows.append(row(name, group, site, machine, node, stage=stage, ok=node_note.get("ok")))
+        rows.append(row(name, group, site, machine, node, stage=stage, ok=progress.ok))
     for node in known.values():
         rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
     return {
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
         "nodes": rows,
-        "report": state.get("report") or None,
-        "partial_report": state.get("partial_report") or None,
+        "report": state.report,
+        "partial_report": asdict(state.partial_report) if state.partial_report else None,
         "run": run_events.to_json(run_events.last_run(cluster.paths.root, cluster.paths.runs, at_work=at_work)),
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),
         "ends": block_ends.noted(cluster),
         "site_choices": placement.rows(cluster.spec, cluster.paths),
-        "failed": {site: node_note for site, node_note in failed.items() if site in cluster.spec.sites},
+        "failed": {site: message for site, message in state.failed.items() if site in cluster.spec.sites},
         "lock_changes": outdated_lock(cluster),
     }
 

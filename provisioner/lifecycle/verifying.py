@@ -148,7 +148,7 @@ def verify_fleet(
             # Before any node is put into service: what is in service and not recorded would be loaded by the next `up`.
             _record_proven(cluster, verdict.report, nodes, holding=holding)
         settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
-    verdict.previous = node_state.load(cluster.paths).get("report")
+    verdict.previous = node_state.load(cluster.paths).report
     if not only:
         absent = diff.absent_reports(cluster, compared)
         verdict.report = replace(verdict.report, nodes=(*verdict.report.nodes, *absent))
@@ -222,7 +222,7 @@ def verify_configured(
     # Before any node is put into service: what is in service and not recorded would be loaded by the next run.
     _record(ledger, [node for node in nodes if node.name in healthy and result.clean(node.name)], releases)
     settle(cluster, verdict, nodes, cluster.spec.verify.level)
-    verdict.previous = node_state.load(cluster.paths).get("report")
+    verdict.previous = node_state.load(cluster.paths).report
     with keeping(verdict.unsaved):
         verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
         node_state.note_report(cluster.paths, verdict.page, [node.name for node in nodes] if partly else ())

@@ -1,7 +1,7 @@
 """How far each node is, for `status` and the next `up`: state.json in the run directory.
 
-{"nodes": {name: {"stage": text, "ok": true, false or null}}, "report": path in the run directory, or null}, and what
-else a module keeps there under a key of its own. What is damaged of it is left out: it decides nothing by itself.
+What is damaged of it is left out: it decides nothing by itself. Keys that the model does not have stay in the file, and
+all keys keep their order.
 
 `verify` writes it beside a run that holds the cluster's lock: each change of the file holds state.json.lock for the few
 milliseconds that it takes, so that no note is lost between two processes.
@@ -12,29 +12,105 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
 
 from provisioner.common import stored
 from provisioner.common.errors import LockedError
 from provisioner.common.levels import LEVELS, deeper
 from provisioner.common.paths import ClusterPaths, touch, write_whole
+from provisioner.rundir import records
 from provisioner.rundir.files import PAGE, matches
 
 FILE = "state.json"
 LOCK = "state.json.lock"
+FORM = "%Y-%m-%dT%H:%M:%SZ"
+"""Of a time, which is UTC."""
 LOCK_TIMEOUT_S = 30.0
 """A change takes milliseconds; a process that was stopped (SIGSTOP) within it holds up the others for so long."""
 
 
-def load(paths: ClusterPaths) -> dict[str, Any]:
+def is_report(name: object) -> bool:
+    """Whether state.json's `report` is the page of a run."""
+    return isinstance(name, str) and matches(name, (PAGE,))
+
+
+def _page(name: str) -> str:
+    if not is_report(name):
+        raise ValueError("the file is not the page of a report")
+    return name
+
+
+def _utc(text: str) -> str:
+    datetime.strptime(text, FORM)
+    return text
+
+
+Page = Annotated[str, AfterValidator(_page)]
+"""The page of a report, by its path in the run directory."""
+Moment = Annotated[str, AfterValidator(_utc)]
+"""2026-01-31T12:00:00Z"""
+
+
+@dataclass(config=records.STRICT, frozen=True, slots=True)
+class NodeProgress:
+    """One node. `ok`: whether it was healthy, None where nothing was judged; `level`: of the verdict that found it
+    unhealthy."""
+
+    stage: str = ""
+    ok: bool | None = None
+    level: str = ""
+
+
+@dataclass(config=records.STRICT, slots=True)
+class NewerReport:
+    """A report of some nodes that is newer than the last report of the fleet."""
+
+    report: Page
+    nodes: list[str]
+
+
+@dataclass(config=records.STRICT, frozen=True, slots=True)
+class SeenMachine:
+    """A machine that cost money from when it was first seen. `until`: None while it stands."""
+
+    node: str
+    machine: str
+    region: str
+    kind: str
+    since: Moment
+    until: Moment | None = None
+
+
+@dataclass(config=records.STRICT, slots=True)
+class NodeState:
+    """state.json. `nodes` are by name, `machines` by the provider's id. `failed`: site → message of the last `up`;
+    `ends`: each group whose machines are bought by a block, with the end of it."""
+
+    nodes: dict[str, NodeProgress] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    report: Page | None = None
+    partial_report: NewerReport | None = None
+    machines: dict[str, SeenMachine] = field(default_factory=dict)
+    ends: list[tuple[str, Moment]] = field(default_factory=list)
+
+    def of(self, name: str) -> NodeProgress:
+        return self.nodes.get(name, NodeProgress())
+
+
+def load(paths: ClusterPaths) -> NodeState:
     """state.json, with the paths of reports absolute; no nodes and no report before the first run."""
-    state = _read(paths)
-    if partial := state.get("partial_report"):
-        state |= {"partial_report": partial | {"report": str(paths.root / partial["report"])}}
-    return state | {"report": str(paths.root / state["report"])} if state.get("report") else state
+    state, _ = _read(paths)
+    for noted in (state, state.partial_report):
+        if noted is not None and noted.report is not None:
+            noted.report = str(paths.root / noted.report)
+    return state
 
 
 def note(paths: ClusterPaths, **facts: Any) -> None:
@@ -63,7 +139,7 @@ def note_absent(paths: ClusterPaths, names: Iterable[str], known: Collection[str
 def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str, str]) -> None:
     """What a run failed with at these sites, in place of what an earlier one did; nothing is written for a cluster of
     which nothing is there yet."""
-    if not _read(paths):
+    if not _read(paths)[1]:
         return
     with _changing(paths) as state:
         retained = {site: message for site, message in state.get("failed", {}).items() if site not in sites}
@@ -104,44 +180,28 @@ def _changing(paths: ClusterPaths) -> Iterator[dict[str, Any]]:
     touch(file)
     try:
         with FileLock(file, timeout=LOCK_TIMEOUT_S, mode=0o600):
-            state = _read(paths)
-            yield state
-            write_whole(paths.root / FILE, json.dumps(state, indent=1) + "\n")
+            _, document = _read(paths)
+            yield document
+            write_whole(paths.root / FILE, json.dumps(document, indent=1) + "\n")
     except Timeout:
         hint = "a process that was stopped holds it: `fuser -v` on the file names it"
         raise LockedError("the file is locked by another process", where=str(file), hint=hint) from None
 
 
-def _read(paths: ClusterPaths) -> dict[str, Any]:
+def _read(paths: ClusterPaths) -> tuple[NodeState, dict[str, Any]]:
+    """What fits the model, and the file's document without what does not; an empty one where there is none."""
     try:
-        loaded = stored.load(paths.root / FILE)
+        document = stored.load(paths.root / FILE)
     except (FileNotFoundError, ValueError):
-        return {}
-    if not isinstance(loaded, dict):
-        return {}
-    nodes = loaded.get("nodes")
-    valid_nodes = {k: _node(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-    report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
-    failed = loaded.get("failed")
-    failed = {k: v for k, v in failed.items() if isinstance(v, str)} if isinstance(failed, dict) else {}
-    partial = _partial_report(loaded.pop("partial_report", None))
-    state = {**loaded, "nodes": valid_nodes, "failed": failed, "report": report if is_report(report) else None}
-    return state | ({"partial_report": partial} if partial else {})
-
-
-def is_report(name: object) -> bool:
-    """Whether state.json's `report` is the page of a run."""
-    return isinstance(name, str) and matches(name, (PAGE,))
-
-
-def _partial_report(noted: object) -> dict[str, Any] | None:
-    """A report of some nodes; None where there is none, or it is damaged."""
-    if not isinstance(noted, dict) or not is_report(noted.get("report")) or not isinstance(noted.get("nodes"), list):
-        return None
-    return {"report": noted["report"], "nodes": [name for name in noted["nodes"] if isinstance(name, str)]}
-
-
-def _node(noted: dict[str, Any]) -> dict[str, Any]:
-    """A node's stage and verdict; what is of another type is left out."""
-    types = {"stage": str, "ok": bool | None, "level": str}
-    return {key: noted[key] for key, kind in types.items() if key in noted and isinstance(noted[key], kind)}
+        return NodeState(), {}
+    if not isinstance(document, dict):
+        return NodeState(), {}
+    if isinstance(report := document.get("report"), str):
+        document["report"] = report.removeprefix(f"{paths.root}/")
+    state = records.fit(NodeState, document)
+    empty: dict[str, Any] = {"nodes": {}, "failed": {}, "report": None}
+    partial_report = document.pop("partial_report", None)
+    document |= {key: value for key, value in empty.items() if key not in document}
+    if partial_report:
+        document["partial_report"] = partial_report
+    return state, document

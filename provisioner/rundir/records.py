@@ -1,8 +1,10 @@
-"""The files of the run directory that decide something: read by their model, which refuses what it does not know."""
+"""The files of the run directory by their models. `load` refuses a file that its model does not fit: files that decide
+something. `fit` leaves out what does not fit: files that decide nothing by themselves."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -17,15 +19,21 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 """Of every model: a value of another type, and a key that is not known, are refused."""
 
 
-class Record(Protocol):
-    """A model of a file: a dataclass of pydantic's with `config=STRICT`. `FILE`: its name in the run directory;
-    `REPAIR`: what a person does about a damaged one."""
+class FileModel(Protocol):
+    """A model of a file: a dataclass of pydantic's with `config=STRICT`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class Record(FileModel, Protocol):
+    """A model of a file that decides something. `FILE`: its name in the run directory; `REPAIR`: what a person does
+    about a damaged one."""
+
     FILE: ClassVar[str]
     REPAIR: ClassVar[str]
 
 
+ModelT = TypeVar("ModelT", bound=FileModel)
 RecordT = TypeVar("RecordT", bound=Record)
 
 
@@ -54,8 +62,36 @@ def save(paths: ClusterPaths, record: Record) -> None:
     write_whole(paths.root / record.FILE, json.dumps(asdict(record), indent=1) + "\n")
 
 
+def fit(kind: type[ModelT], document: dict[str, Any]) -> ModelT:
+    """The model of a document, where all fields of the model have a default. A value that does not fit is removed from
+    the document, and so is a row without a value that it needs. Other keys of the document stay, and are not read."""
+    names = [row.name for row in fields(kind) if row.name in document]
+    while True:
+        try:
+            known = json.dumps({name: document[name] for name in names if name in document})
+            model: ModelT = _adapter(kind).validate_json(known)
+            return model
+        except ValidationError as error:
+            rows = error.errors(include_url=False, include_input=False, include_context=False)
+            misfits = {row["loc"][:-1] if row["type"] == "missing" else row["loc"] for row in rows}
+            for path in sorted(misfits, reverse=True):  # of a list the last first, of a row the values before the row
+                _remove(document, path, names)
+
+
+def _remove(document: dict[str, Any], path: tuple[int | str, ...], names: Sequence[str]) -> None:
+    """Remove the value at a path; of the document itself (it is nested too deeply) all names of its model."""
+    if not path:
+        for name in names:
+            document.pop(name, None)
+        return
+    parent: Any = document
+    for part in path[:-1]:
+        parent = parent[part]
+    del parent[path[-1]]
+
+
 @cache
-def _adapter(kind: type[RecordT]) -> TypeAdapter[RecordT]:
+def _adapter(kind: type[ModelT]) -> TypeAdapter[ModelT]:
     return TypeAdapter(kind)
 
 

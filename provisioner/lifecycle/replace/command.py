@@ -139,7 +139,7 @@ def _refuse_unknown(cluster: Cluster, names: Sequence[str]) -> None:
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    quarantined, noted = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths).get("nodes", {})
+    quarantined, state = quarantine.quarantined_nodes(cluster), node_state.load(cluster.paths)
     limits = cluster.spec.quarantine
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)
@@ -157,7 +157,7 @@ def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: 
             + ("" if hard else f". --force-budget raises the limit to quarantine.most ({limits.most})"),
         )
     for node in chosen:
-        proven = noted.get(node.name, {}).get("ok") is True
+        proven = state.of(node.name).ok is True
         if proven and node.name in taken and not options.even_if_healthy:
             raise GpuprovError(
                 "the node was healthy in the last verdict",

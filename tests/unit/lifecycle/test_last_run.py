@@ -118,7 +118,7 @@ def test_a_quick_verdict_does_not_answer_for_a_deeper_one(file: Path) -> None:
     def noted(level: str, *checks: CheckResult) -> object:
         node = NodeReport("train-0", "train", "here", "p4d.24xlarge", False, checks)
         node_state.note_verdicts(paths, {node.name: node.ok}, level)
-        return node_state.load(paths)["nodes"]["train-0"]["ok"]
+        return node_state.load(paths).of("train-0").ok
 
     assert noted("standard", right, wrong) is False
     assert noted("quick", right) is False

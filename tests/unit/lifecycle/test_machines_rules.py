@@ -87,8 +87,8 @@ class Site:
 
 
 def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
-    rows = node_state.load(cluster.paths).get("nodes", {})
-    return {name: (row["stage"], row["ok"]) for name, row in rows.items()}
+    rows = node_state.load(cluster.paths).nodes
+    return {name: (row.stage, row.ok) for name, row in rows.items()}
 
 
 # where machines may be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,12 @@ def node(name: str, number: str = "", machine: str = "p4d.24xlarge", site: str =
 
 def aged(cluster: Cluster, hours: float) -> None:
     """As if every machine had been seen that much earlier."""
-    rows = node_state.load(cluster.paths)[running_cost.SEEN]
+    rows = {number: asdict(row) for number, row in node_state.load(cluster.paths).machines.items()}
     for row in rows.values():
         for key in ("since", "until"):
             if row[key]:
                 row[key] = running_cost._text(running_cost._time(row[key]) - timedelta(hours=hours))
-    node_state.note(cluster.paths, **{running_cost.SEEN: rows})
+    node_state.note(cluster.paths, machines=rows)
 
 
 def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: Cluster) -> None:
@@ -110,7 +111,7 @@ DAMAGED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", list(DAMAGED))
 def test_what_is_damaged_is_left_out(cluster: Cluster, name: str) -> None:
-    (cluster.paths.root / "state.json").write_text(json.dumps({running_cost.SEEN: DAMAGED[name]}))
+    (cluster.paths.root / "state.json").write_text(json.dumps({"machines": DAMAGED[name]}))
     assert running_cost.so_far(cluster) is None
 
 

@@ -21,6 +21,7 @@ from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.plan.models import build_plan
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
+from provisioner.rundir.node_state import NodeProgress
 from provisioner.stack.models import Lock
 from tests.support import plans
 
@@ -149,11 +150,9 @@ def test_notes_are_merged(cluster: Cluster) -> None:
         cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}}
     )
     node_state.note(cluster.paths, nodes={"train-1": {"stage": "verified", "ok": True}}, report="runs/x/report.html")
-    assert node_state.load(cluster.paths) == {
-        "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
-        "report": str(cluster.paths.root / "runs/x/report.html"),
-        "failed": {},
-    }
+    state = node_state.load(cluster.paths)
+    assert state.nodes == {"train-0": NodeProgress("made", None), "train-1": NodeProgress("verified", True)}
+    assert (state.report, state.failed) == (str(cluster.paths.root / "runs/x/report.html"), {})
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
     (cluster.paths.root / "state.json").write_text(text)
     assert [row["stage"] for row in status(cluster, ask=False)["nodes"]] == ["planned"] * 4
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}})
-    assert node_state.load(cluster.paths)["nodes"]["train-0"] == {"stage": "made", "ok": None}
+    assert node_state.load(cluster.paths).nodes["train-0"] == NodeProgress("made", None)
 
 
 NOTER = """
@@ -199,7 +198,7 @@ def test_no_note_of_two_processes_is_lost(file: Path, cluster: Cluster) -> None:
         assert noter.returncode == 0
     names = {f"{name}-{number}" for name in "ab" for number in range(40)}
     state = node_state.load(cluster.paths)
-    assert (set(state["nodes"]), set(state["failed"])) == (names, names)
+    assert (set(state.nodes), set(state.failed)) == (names, names)
 
 
 def test_a_state_that_another_process_holds_is_an_error_that_names_its_lock(

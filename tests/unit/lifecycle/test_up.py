@@ -201,7 +201,7 @@ def run_up(cluster: Cluster, *, yes: bool = True) -> Run:
 
 
 def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
-    return {name: (n["stage"], n["ok"]) for name, n in node_state.load(cluster.paths).get("nodes", {}).items()}
+    return {name: (n.stage, n.ok) for name, n in node_state.load(cluster.paths).nodes.items()}
 
 
 def applied(cluster: Cluster) -> dict[str, str | None]:
@@ -217,7 +217,7 @@ def test_a_fleet_is_made_configured_and_proven(cluster: Cluster, world: World) -
     assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
     assert stages(cluster) == dict.fromkeys(NAMES, ("verified", True))
     assert run.page is not None and run.page.exists()
-    assert node_state.load(cluster.paths)["report"] == str(run.page)
+    assert node_state.load(cluster.paths).report == str(run.page)
 
 
 def test_machines_of_a_golden_image_are_asked_what_they_have_and_then_for_the_verdict(

@@ -79,10 +79,10 @@ def test_what_sites_failed_with_is_written_down_however_the_run_ends(cluster: Cl
     run.partly = {"there": ProviderError("y")}
     with pytest.raises(RuntimeError), up._noted(cluster, run, ["here", "there"]):
         raise RuntimeError
-    assert node_state.load(cluster.paths)["failed"] == {"here": "x", "there": "y"}
+    assert node_state.load(cluster.paths).failed == {"here": "x", "there": "y"}
     with up._noted(cluster, Run(Path()), ["here"]):
         pass
-    assert node_state.load(cluster.paths)["failed"] == {"there": "y"}
+    assert node_state.load(cluster.paths).failed == {"there": "y"}
 
 
 # from the file on
@@ -210,7 +210,7 @@ def make_result(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, nodes: list[Any], changes: NodeChanges, resources: int = 1
 ) -> tuple[list[Any], set[str]]:
     def make(*_: object) -> tuple[list[Any], dict[str, GpuprovError], dict[str, GpuprovError]]:
-        stages.update({name: row["stage"] for name, row in node_state.load(cluster.paths).get("nodes", {}).items()})
+        stages.update({name: row.stage for name, row in node_state.load(cluster.paths).nodes.items()})
         return nodes, {}, {}
 
     stages: dict[str, str] = {}
@@ -229,7 +229,7 @@ def make_result(
 
 
 def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
-    return {name: (row["stage"], row["ok"]) for name, row in node_state.load(cluster.paths)["nodes"].items()}
+    return {name: (row.stage, row.ok) for name, row in node_state.load(cluster.paths).nodes.items()}
 
 
 def test_a_machine_that_is_known_by_its_id_or_was_proven_is_not_new(

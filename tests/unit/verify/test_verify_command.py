@@ -273,7 +273,7 @@ def machine(name: str) -> Node:
 def noted(file: Path) -> dict[str, bool]:
     """What `status` will say of each node."""
     state = node_state.load(open_cluster(file, sandbox=False).paths)
-    return {name: node["ok"] for name, node in state.get("nodes", {}).items()}
+    return {name: node.ok is True for name, node in state.nodes.items()}
 
 
 def run(*arguments: str | Path) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from provisioner import spec
+from provisioner.common import stored
 from provisioner.common.errors import GpuprovError, LockedError, ProviderError
 from provisioner.common.events import Event, Events
 from provisioner.common.paths import ClusterPaths, private_dir
@@ -176,7 +177,7 @@ class Run:
         node_state.note(self.paths, nodes={node: {"stage": "made", "ok": None}})
 
     def noted(self) -> set[str]:
-        return set(node_state.load(self.paths).get("nodes", {}))
+        return set(node_state.load(self.paths).nodes)
 
 
 @pytest.fixture
@@ -606,7 +607,7 @@ def test_files_that_are_too_large_are_refused_before_anything_is_written(ann: Ru
     assert store.blobs == former
     assert caught.value.hint
     ann.shared.pull()
-    assert len(node_state.load(ann.paths)["other"]) == 30_000, "the local files stay"
+    assert len(stored.load(ann.paths.root / node_state.FILE)["other"]) == 30_000, "the local files stay"
 
 
 def test_what_may_be_pushed_is_what_can_be_pulled() -> None:

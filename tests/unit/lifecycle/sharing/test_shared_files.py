@@ -34,6 +34,7 @@ from provisioner.machines.providers.aws.remote_state import remote
 from provisioner.machines.providers.base import Place
 from provisioner.machines.workspace.render import main_tf
 from provisioner.rundir import fleet, node_state
+from provisioner.rundir.node_state import NodeProgress
 from provisioner.rundir.release import Ledger
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -124,10 +125,10 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
     assert lockfile.read(second.paths.user_lock) == LOCK
     assert Journal(second.paths.site("virginia") / "bmc.json").load()["dgx01"].step == "installed"
-    assert node_state.load(second.paths)["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    page = Path(node_state.load(second.paths)["report"]).read_text()
+    assert node_state.load(second.paths).nodes == {"train-0": NodeProgress("verified", True)}
+    page = Path(str(node_state.load(second.paths).report)).read_text()
     assert "vision: not healthy" in page and "seven" in page
-    assert str(second.paths.root) in node_state.load(second.paths)["report"]
+    assert str(second.paths.root) in str(node_state.load(second.paths).report)
 
 
 def test_no_key_is_ever_shared(operators: Operators) -> None:
@@ -300,7 +301,7 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
     with second.noted("verify") as is_noted:
         assert is_noted
         node_state.note(second.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
-    assert node_state.load(operators.open("ann").paths)["nodes"]["train-0"]["ok"] is False
+    assert node_state.load(operators.open("ann").paths).of("train-0").ok is False
     with first.exclusively("up"), second.noted("verify") as is_noted:
         assert not is_noted
 

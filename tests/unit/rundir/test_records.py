@@ -1,0 +1,70 @@
+"""The files of the run directory by their models: what is left out of one that decides nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.rundir import node_state, records
+from provisioner.rundir.node_state import FILE, NewerReport, NodeProgress, NodeState, SeenMachine
+
+PAGE = "runs/20260131-000000/report.html"
+MACHINE = {"node": "a-0", "machine": "p5.48xlarge", "region": "us-east-1", "kind": "spot"}
+SINCE = "2026-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("document", "state", "remaining"),
+    [
+        ({}, NodeState(), {}),
+        ({"nodes": 7, "other": [7]}, NodeState(), {"other": [7]}),
+        (
+            {"nodes": {"a": {"stage": "made", "ok": "yes"}, "b": 7, "c": {"stage": [], "strange": 1}}},
+            NodeState(nodes={"a": NodeProgress("made"), "c": NodeProgress()}),
+            {"nodes": {"a": {"stage": "made"}, "c": {}}},
+        ),
+        ({"failed": {"x": "y", "z": None}}, NodeState(failed={"x": "y"}), {"failed": {"x": "y"}}),
+        ({"report": "../x", "partial_report": {"report": PAGE}}, NodeState(), {}),
+        (
+            {"partial_report": {"report": PAGE, "nodes": ["a", 7, "b", None]}},
+            NodeState(partial_report=NewerReport(PAGE, ["a", "b"])),
+            {"partial_report": {"report": PAGE, "nodes": ["a", "b"]}},
+        ),
+        (
+            {"machines": {"i-1": {**MACHINE, "since": SINCE, "until": "soon"}, "i-2": MACHINE, "i-3": {"since": 7}}},
+            NodeState(machines={"i-1": SeenMachine(**MACHINE, since=SINCE)}),
+            {"machines": {"i-1": {**MACHINE, "since": SINCE}}},
+        ),
+        ({"ends": [["a", SINCE], "?", ["b"], ["c", "soon"], [1, SINCE]]}, NodeState(ends=[("a", SINCE)]), None),
+        ({"nodes": {"a": json.loads("[" * 500 + "]" * 500)}, "report": PAGE}, NodeState(), {}),
+    ],
+)
+def test_what_does_not_fit_is_left_out(document: dict[str, Any], state: NodeState, remaining: object) -> None:
+    assert records.fit(NodeState, document) == state
+    assert remaining is None or document == remaining
+    assert records.fit(NodeState, document) == state
+
+
+def test_state_json_keeps_the_order_of_its_keys_and_those_that_the_model_does_not_have(tmp_path: Path) -> None:
+    paths = ClusterPaths(tmp_path / "cluster.yaml", "vision", sandbox=False)
+    private_dir(paths.root)
+    node_state.note_stage(paths, "made", ["b-0", "a-0"])
+    assert json.loads((paths.root / FILE).read_text()).keys() == {"nodes"}
+    node_state.note(paths, later={"x": 1})
+    node_state.note_report(paths, paths.root / PAGE, ["a-0"])
+    node_state.note_verdicts(paths, {"a-0": False, "b-0": True}, "standard")
+    expected = {
+        "nodes": {
+            "b-0": {"stage": "verified", "ok": True},
+            "a-0": {"stage": "unhealthy", "ok": False, "level": "standard"},
+        },
+        "failed": {},
+        "report": None,
+        "later": {"x": 1},
+        "partial_report": {"report": PAGE, "nodes": ["a-0"]},
+    }
+    assert (paths.root / FILE).read_text() == json.dumps(expected, indent=1) + "\n"
