@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioner.common import regular_file, stored
+from provisioner.common import regular_file
 from provisioner.common.errors import DamagedFileError, GpuprovError, Interrupted, ProviderError
 from provisioner.common.paths import has_state, private_dir, write_whole
 from provisioner.common.text import counted
@@ -22,6 +22,7 @@ from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.workspace.binary import Binary
 from provisioner.plan.models import Plan, build_plan
+from provisioner.rundir import intent
 from provisioner.spec.site import CloudSite
 from provisioner.transport import ssh
 
@@ -41,11 +42,8 @@ class Removal:
 
 def recorded_nodes(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
-    names = {node.name for node in cluster.nodes()}
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        intended = stored.load(cluster.paths.intent)["nodes"]
-        names |= {name for name in intended if isinstance(name, str) and ssh.NAME.fullmatch(name)}
-    return sorted(names)
+    intended = intent.load(cluster.paths).nodes
+    return sorted({node.name for node in cluster.nodes()} | {name for name in intended if ssh.NAME.fullmatch(name)})
 
 
 def copy_reports(cluster: Cluster, folder: Path) -> int:

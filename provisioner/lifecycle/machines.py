@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +29,8 @@ from provisioner.machines.providers.cluster import MARK
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.machines.workspace.binary import Binary
 from provisioner.plan.models import Plan
-from provisioner.rundir import fleet, node_state, placement
+from provisioner.rundir import fleet, intent, node_state, placement
+from provisioner.rundir.intent import IntendedNode, Intent
 from provisioner.rundir.release import Ledger
 from provisioner.transport import host_keys, ssh
 
@@ -108,9 +108,7 @@ def _may_have_machines(cluster: Cluster, site: str) -> bool:
     if any((folder / name).exists() for name in (MARK, ERRORED, APPLYING)):
         return True
     if cluster.remote is not None:
-        with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-            return site in stored.load(cluster.paths.intent)["sites"]
-        return False
+        return site in intent.load(cluster.paths).sites
     try:
         return bool(stored.load(folder / STATE)["resources"])
     except FileNotFoundError:
@@ -226,16 +224,10 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
     """Say what is about to be made, and what was made before, so that whatever happens `down` knows where to look."""
     _identity(cluster)  # shared with the intent: another operator goes on with machines that are tagged with it
     plan = plan.at([site for site in plan.sites() if cluster.paths.site(site).exists()])
-    intent = {
-        "cluster": cluster.spec.name,
-        "file": cluster.file.name,
-        "sandbox": cluster.sandbox,
-        "sites": plan.sites(),
-        "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
-    }
-    if choices := placement.current(cluster.spec, cluster.paths):
-        intent[placement.KEY] = placement.to_json(choices)
-    write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
+    nodes = {name: IntendedNode(group.site, group.machine.name) for name, group in plan.nodes()}
+    choices = placement.current(cluster.spec, cluster.paths)
+    recorded = Intent(cluster.spec.name, cluster.file.name, cluster.sandbox, plan.sites(), nodes, choices)
+    intent.save(cluster.paths, recorded)
     write_whole(cluster.paths.used_spec, cluster.file.read_bytes())
     cluster.share()
 

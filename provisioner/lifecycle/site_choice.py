@@ -21,8 +21,8 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.machines.base import NoCapacityError
 from provisioner.machines.workspace.binary import Binary
 from provisioner.plan.models import Plan
-from provisioner.rundir import placement
-from provisioner.rundir.placement import Choice
+from provisioner.rundir import intent, placement
+from provisioner.rundir.intent import Choice
 
 
 class SiteChoices:
@@ -56,7 +56,7 @@ class SiteChoices:
             cluster.events(
                 "terraform", "warning", f"group {name} has machines at site {sites_with_machines[0]}, and stays there"
             )
-            placement.record(cluster.paths, {name: Choice(sites_with_machines[0])})
+            intent.save_choices(cluster.paths, {name: Choice(sites_with_machines[0])})
             moved = True
         cluster.place_groups()
         return moved
@@ -147,12 +147,12 @@ class SiteChoices:
     def _record(self, sites: Mapping[str, str]) -> None:
         cluster = self._cluster
         cluster.share()  # else a workspace that is removed comes back from the shared files, beside the new choice
-        recorded = placement.load(cluster.paths) or {}
+        recorded = intent.load(cluster.paths).choices or {}
         choices = {}
         for name, site in sites.items():
             earlier = recorded[name].refused if name in recorded else {}
             choices[name] = Choice(site, {**earlier, **self._refused[name]})
-        placement.record(cluster.paths, choices)
+        intent.save_choices(cluster.paths, choices)
         cluster.place_groups()
         cluster.share()
         for name, site in sites.items():

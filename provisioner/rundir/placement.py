@@ -1,7 +1,7 @@
 """The site of each group whose `site` in cluster.yaml is a list: which one was chosen, and why the others were not.
 
 A group's site is chosen once. It is recorded in intent.json, before machines are created, and stays while the group has
-machines: {"choices": {group: {"site": name, "refused": {site: reason}}}}. The nodes in nodes.json decide before that
+machines. The nodes in nodes.json decide before that
 record does, because machines do not move. A group without both stays where intent.json has its nodes, from when it had
 one site; else it goes to the first site of its list, which `site_order` of the group puts in order.
 """
@@ -9,30 +9,15 @@ one site; else it goes to the first site of its list, which `site_order` of the 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from provisioner.common import stored
 from provisioner.common.errors import GpuprovError
-from provisioner.common.paths import MADE_BY, ClusterPaths, write_whole
+from provisioner.common.paths import MADE_BY, ClusterPaths
 from provisioner.common.text import money
-from provisioner.rundir import fleet
+from provisioner.rundir import fleet, intent
+from provisioner.rundir.intent import Choice, IntendedNode
 from provisioner.spec.models import ClusterSpec
-
-KEY = "choices"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The site of a group. `refused`: the sites that had no capacity → what they answered."""
-
-    site: str
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"site": self.site, "refused": dict(self.refused)}
 
 
 def lists(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
@@ -48,9 +33,11 @@ def with_chosen_sites(spec: ClusterSpec, paths: ClusterPaths) -> ClusterSpec:
     with contextlib.suppress(GpuprovError):  # a damaged nodes.json is reported by whoever needs the nodes
         for node in fleet.load(paths):
             existing.setdefault(node.group, set()).add(node.site)
-    recorded = load(paths)
-    intended = _intended(spec, paths)
-    return spec.with_sites({name: _site(name, groups[name], existing, recorded, intended, paths) for name in groups})
+    recorded = intent.load(paths)
+    intended = _intended(spec, recorded.nodes)
+    return spec.with_sites(
+        {name: _site(name, groups[name], existing, recorded.choices, intended, paths) for name in groups}
+    )
 
 
 def _site(
@@ -69,46 +56,19 @@ def _site(
     return next((site for site in sites if site in intended.get(group, ())), sites[0])
 
 
-def _intended(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, set[str]]:
+def _intended(spec: ClusterSpec, nodes: Mapping[str, IntendedNode]) -> dict[str, set[str]]:
     """Group → the sites where intent.json has nodes of it: a run that was killed may have created machines there."""
     groups, sites = spec.node_groups(), dict[str, set[str]]()
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        for node, row in stored.load(paths.intent)["nodes"].items():
-            if node in groups:
-                sites.setdefault(groups[node], set()).add(row["site"])
+    for name, node in nodes.items():
+        if name in groups:
+            sites.setdefault(groups[name], set()).add(node.site)
     return sites
-
-
-def load(paths: ClusterPaths) -> dict[str, Choice] | None:
-    """Group → its choice, as recorded; None where intent.json is missing or damaged."""
-    try:
-        rows = stored.load(paths.intent).get(KEY, {})
-        return {
-            str(group): Choice(str(row["site"]), {str(site): str(reason) for site, reason in row["refused"].items()})
-            for group, row in rows.items()
-        }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-
-
-def record(paths: ClusterPaths, choices: Mapping[str, Choice]) -> None:
-    """Write these choices into intent.json, beside those of other groups."""
-    document: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        if isinstance(loaded := stored.load(paths.intent), dict):
-            document = loaded
-    document[KEY] = to_json({**(load(paths) or {}), **choices})
-    write_whole(paths.intent, json.dumps(document, indent=1) + "\n")
-
-
-def to_json(choices: Mapping[str, Choice]) -> dict[str, Any]:
-    return {group: choice.to_json() for group, choice in choices.items()}
 
 
 def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
     """The choice of each group that has a list, as `up` records it before machines are created: refusals count of those
     sites alone that were tried before this one."""
-    recorded, choices = load(paths) or {}, {}
+    recorded, choices = intent.load(paths).choices or {}, {}
     for name, sites in lists(spec).items():
         site = spec.site_of(name)
         refused = recorded[name].refused if name in recorded else {}
@@ -123,7 +83,7 @@ def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
     """The choices for a document: [{"group", "site", "sites", "machines": {site: machine type}, "order", "prices":
     {site: a price for an hour, None where it is not known}, "refused": {site: reason}}]; `prices` is empty where the
     order is the file's and the machine type is the same at all sites."""
-    recorded = load(paths) or {}
+    recorded = intent.load(paths).choices or {}
     return [
         {
             "group": name,

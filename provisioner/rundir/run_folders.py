@@ -7,11 +7,10 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from provisioner.common import stored
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.common.text import counted
-from provisioner.rundir import fleet
+from provisioner.rundir import fleet, intent
 from provisioner.spec.cluster_files import cluster_names
 
 
@@ -24,8 +23,8 @@ def sibling_clusters(file: Path) -> list[ClusterPaths]:
 
 def source_name(paths: ClusterPaths) -> str:
     """The name of the file of which a cluster was created; empty where it was not recorded."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        return str(stored.load(paths.intent)["file"])
+    with contextlib.suppress(OSError):
+        return intent.load(paths).file
     return ""
 
 

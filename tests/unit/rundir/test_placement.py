@@ -14,9 +14,9 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sites import candidates, chosen
-from provisioner.rundir import fleet, placement
+from provisioner.rundir import fleet, intent, placement
 from provisioner.rundir.fleet import Node
-from provisioner.rundir.placement import Choice
+from provisioner.rundir.intent import Choice
 
 FILE = """
 name: vision
@@ -54,7 +54,7 @@ def test_without_a_record_it_is_the_first_of_the_list(cluster: Cluster) -> None:
 
 def test_the_record_decides_and_nodes_before_it(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
-    placement.record(cluster.paths, {"train": Choice("oregon", {"ohio": "shortage"})})
+    intent.save_choices(cluster.paths, {"train": Choice("oregon", {"ohio": "shortage"})})
     assert site(cluster) == "oregon"
     fleet.save(cluster.paths, [node("ohio")])
     assert site(cluster) == "ohio"
@@ -81,7 +81,7 @@ def test_without_a_choice_it_stays_where_the_intent_has_nodes_of_it(
 def test_nodes_at_a_site_that_the_list_no_longer_has_decide_nothing(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("ireland")])
-    placement.record(cluster.paths, {"train": Choice("ireland")})
+    intent.save_choices(cluster.paths, {"train": Choice("ireland")})
     assert site(cluster) == "ohio"
 
 
@@ -96,7 +96,7 @@ def test_with_a_damaged_record_it_is_where_a_workspace_is(cluster: Cluster, dama
 def test_a_choice_is_recorded_beside_what_the_intent_has(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     cluster.paths.intent.write_text('{"cluster": "vision", "choices": {"other": {"site": "x", "refused": {}}}}')
-    placement.record(cluster.paths, {"train": Choice("oregon", {"ohio": "shortage"})})
+    intent.save_choices(cluster.paths, {"train": Choice("oregon", {"ohio": "shortage"})})
     assert json.loads(cluster.paths.intent.read_text()) == {
         "cluster": "vision",
         "choices": {
@@ -108,7 +108,7 @@ def test_a_choice_is_recorded_beside_what_the_intent_has(cluster: Cluster) -> No
 
 def test_refusals_of_sites_behind_the_chosen_one_are_forgotten(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
-    placement.record(cluster.paths, {"train": Choice("ohio", {"ohio": "quota", "oregon": "shortage"})})
+    intent.save_choices(cluster.paths, {"train": Choice("ohio", {"ohio": "quota", "oregon": "shortage"})})
     cluster.place_groups()
     assert placement.current(cluster.spec, cluster.paths) == {"train": Choice("ohio", {})}
 
@@ -190,7 +190,7 @@ def test_sites_in_the_order_of_their_list_prices(tmp_path: Path) -> None:
         "comparable list price, so last: unpriced); without capacity there: london, then unpriced"
     ]
     private_dir(cluster.paths.root)
-    placement.record(cluster.paths, {"train": Choice("london", {"ohio": "shortage"})})
+    intent.save_choices(cluster.paths, {"train": Choice("london", {"ohio": "shortage"})})
     assert site(cluster) == "london", "machines that were created there stay, whatever they cost"
 
 
@@ -215,7 +215,7 @@ def test_the_machine_type_and_the_price_of_each_site(tmp_path: Path) -> None:
         "with Standard_ND96asr_v4"
     ]
     private_dir(cluster.paths.root)
-    placement.record(cluster.paths, {"train": Choice("west", {"ohio": "shortage"})})
+    intent.save_choices(cluster.paths, {"train": Choice("west", {"ohio": "shortage"})})
     cluster.place_groups()
     assert placement.lines(placement.rows(cluster.spec, cluster.paths)) == [
         f"train: site west with Standard_ND96asr_v4 ({prices}); ohio had no capacity (shortage)"

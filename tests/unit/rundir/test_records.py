@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 
 from provisioner.common.paths import ClusterPaths, private_dir
-from provisioner.rundir import node_state, records
+from provisioner.rundir import intent, node_state, records
+from provisioner.rundir.intent import Choice, IntendedNode, Intent
 from provisioner.rundir.node_state import FILE, NewerReport, NodeProgress, NodeState, SeenMachine
 
 PAGE = "runs/20260131-000000/report.html"
 MACHINE = {"node": "a-0", "machine": "p5.48xlarge", "region": "us-east-1", "kind": "spot"}
 SINCE = "2026-01-31T12:00:00Z"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ClusterPaths:
+    cluster_paths = ClusterPaths(tmp_path / "cluster.yaml", "vision", sandbox=False)
+    private_dir(cluster_paths.root)
+    return cluster_paths
 
 
 @pytest.mark.parametrize(
@@ -49,9 +57,7 @@ def test_what_does_not_fit_is_left_out(document: dict[str, Any], state: NodeStat
     assert records.fit(NodeState, document) == state
 
 
-def test_state_json_keeps_the_order_of_its_keys_and_those_that_the_model_does_not_have(tmp_path: Path) -> None:
-    paths = ClusterPaths(tmp_path / "cluster.yaml", "vision", sandbox=False)
-    private_dir(paths.root)
+def test_state_json_keeps_the_order_of_its_keys_and_those_that_the_model_does_not_have(paths: ClusterPaths) -> None:
     node_state.note_stage(paths, "made", ["b-0", "a-0"])
     assert json.loads((paths.root / FILE).read_text()).keys() == {"nodes"}
     node_state.note(paths, later={"x": 1})
@@ -68,3 +74,36 @@ def test_state_json_keeps_the_order_of_its_keys_and_those_that_the_model_does_no
         "partial_report": {"report": PAGE, "nodes": ["a-0"]},
     }
     assert (paths.root / FILE).read_text() == json.dumps(expected, indent=1) + "\n"
+
+
+NODES = {"a-0": {"site": "ohio", "machine": "p5.48xlarge"}}
+CHOICES = {"a": {"site": "ohio", "refused": {"oregon": "shortage"}}}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"file": "x.yaml", "nodes": NODES}, Intent(file="x.yaml", nodes={"a-0": IntendedNode("ohio", "p5.48xlarge")})),
+        ({"nodes": {"a-0": 7, "a-1": {}}}, Intent(nodes={"a-0": IntendedNode(), "a-1": IntendedNode()})),
+        ({"choices": CHOICES}, Intent(choices={"a": Choice("ohio", {"oregon": "shortage"})})),
+        ({"choices": {**CHOICES, "b": 7}, "file": 7, "sites": ["a", 7]}, Intent(choices=None, sites=["a"])),
+        ({"nodes": ["a-0", 7]}, Intent(nodes={"a-0": IntendedNode()})),
+        ([], Intent(choices=None)),
+    ],
+)
+def test_an_intent_of_which_a_part_is_damaged(document: object, expected: Intent, paths: ClusterPaths) -> None:
+    """Names of nodes count, because `down` looks for their machines; of choices all count, or none."""
+    paths.intent.write_text(json.dumps(document))
+    assert intent.load(paths) == expected
+
+
+@pytest.mark.parametrize("choices", [{}, {"a": Choice("ohio", {"oregon": "shortage"})}])
+def test_intent_json_is_written_with_choices_where_there_are_any(
+    choices: dict[str, Choice], paths: ClusterPaths
+) -> None:
+    written = Intent("vision", "x.yaml", False, ["ohio"], {"a-0": IntendedNode("ohio", "p5.48xlarge")}, choices)
+    intent.save(paths, written)
+    expected = {"cluster": "vision", "file": "x.yaml", "sandbox": False, "sites": ["ohio"], "nodes": NODES}
+    expected |= {"choices": CHOICES} if choices else {}
+    assert paths.intent.read_text() == json.dumps(expected, indent=1) + "\n"
+    assert intent.load(paths) == written
