@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -25,28 +26,37 @@ class FileModel(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-class Record(FileModel, Protocol):
-    """A model of a file that decides something. `FILE`: its name in the run directory; `REPAIR`: what a person does
-    about a damaged one."""
+class Repairable(FileModel, Protocol):
+    """A model of a file that decides something. `REPAIR`: what a person does about a damaged one."""
 
-    FILE: ClassVar[str]
     REPAIR: ClassVar[str]
 
 
+class Record(Repairable, Protocol):
+    """Of one file. `FILE`: its name in the run directory."""
+
+    FILE: ClassVar[str]
+
+
 ModelT = TypeVar("ModelT", bound=FileModel)
+RepairableT = TypeVar("RepairableT", bound=Repairable)
 RecordT = TypeVar("RecordT", bound=Record)
 
 
 def load(paths: ClusterPaths, kind: type[RecordT]) -> RecordT | None:
     """The file of that model; None where there is none. Raises DamagedFileError."""
-    file = paths.root / kind.FILE
+    return load_file(paths.root / kind.FILE, kind)
+
+
+def load_file(file: Path, kind: type[RepairableT]) -> RepairableT | None:
+    """As `load`, of a model that has several files."""
     try:
         content = regular_file.read(file, stored.LIMIT)
         document = stored.loads(content)  # refuses what could not be written again
         missing = [row.name for row in fields(kind) if isinstance(document, dict) and row.name not in document]
         if missing:  # every file is written whole: a default stands for nothing here
             raise ValueError(f"{', '.join(missing)} missing")
-        record: RecordT = _adapter(kind).validate_json(content)
+        record: RepairableT = _adapter(kind).validate_json(content)
         return record
     except FileNotFoundError:
         return None

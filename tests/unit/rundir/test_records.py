@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from provisioner.common.errors import DamagedFileError
 from provisioner.common.paths import ClusterPaths, private_dir
+from provisioner.machines.journal import Installation, InstallationFile, Journal
 from provisioner.rundir import intent, node_state, records
 from provisioner.rundir.intent import Choice, IntendedNode, Intent
 from provisioner.rundir.node_state import FILE, NewerReport, NodeProgress, NodeState, SeenMachine
@@ -107,3 +109,27 @@ def test_intent_json_is_written_with_choices_where_there_are_any(
     expected |= {"choices": CHOICES} if choices else {}
     assert paths.intent.read_text() == json.dumps(expected, indent=1) + "\n"
     assert intent.load(paths) == written
+
+
+@pytest.mark.parametrize(
+    ("changed", "location"),
+    [
+        ({"token": "../x"}, "hosts.n1.token: "),
+        ({"order": "x"}, "hosts.n1.order: "),
+        ({"serial": 7}, "hosts.n1.serial: "),
+    ],
+)
+def test_a_damaged_journal_of_installations_is_refused_with_the_location(
+    changed: dict[str, object], location: str, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "bmc.json")
+    journal.note(Installation("n1", "S1", token="ab" * 16), "attaching", order=("Hdd",))
+    row = {"serial": "S1", "step": "attaching", "token": "ab" * 16, "url": "", "order": ["Hdd"]}
+    written = {"schema": 1, "hosts": {"n1": row | {"drive": "", "host_key": ""}}}
+    assert journal.file.read_text() == json.dumps(written, indent=1) + "\n"
+    journal.file.write_text(json.dumps({"schema": 1, "hosts": {"n1": row}}))
+    assert journal.load() == {"n1": Installation("n1", "S1", "attaching", "ab" * 16, order=("Hdd",))}
+    journal.file.write_text(json.dumps({"schema": 1, "hosts": {"n1": row | changed}}))
+    with pytest.raises(DamagedFileError, match=f"is damaged: {location}") as raised:
+        journal.load()
+    assert (raised.value.where, raised.value.hint) == (str(journal.file), InstallationFile.REPAIR)
