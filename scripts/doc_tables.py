@@ -120,8 +120,8 @@ def codes() -> str:
 
 def run_files() -> str:
     """One row for each file of the run directory, as Markdown."""
-    rows = [f"| `{row.pattern}` | {row.holds} | {row.sharing} |" for row in FILES]
-    return "\n".join(["| file | holds | sharing |", "| --- | --- | --- |", *rows])
+    rows = [f"| `{row.pattern}` | {row.holds} | {row.sharing} | {row.damaged or '-'} |" for row in FILES]
+    return "\n".join(["| file | holds | sharing | when damaged |", "| --- | --- | --- | --- |", *rows])
 
 
 TABLES = (

@@ -12,6 +12,10 @@ Sharing = Literal["shared", "if there is room", "local"]
 """shared: every operator has it. if there is room: it is left out where all would be larger than the store takes.
 local: it is of this machine alone."""
 
+WhenDamaged = Literal["refused", "ignored", "made again", ""]
+"""refused: commands that need it end with an error that names the file. ignored: what is damaged of it counts as
+missing. made again: the next `up` writes it. Empty: there is no rule."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
@@ -21,34 +25,44 @@ class RunFile:
     holds: str
     sharing: Sharing = "local"
     by_node: bool = False
+    damaged: WhenDamaged = ""
 
 
 MEASURES, PAGE = "measures.jsonl", "runs/*/report.html"
 FILES = (
-    RunFile("id", "what tells this cluster from others of its name", "shared"),
-    RunFile("nodes.json", "the nodes: group, site, machine, addresses", "shared"),
-    RunFile("intent.json", "what `up` was about to create, and the chosen site of each group", "shared"),
-    RunFile("state.json", "stage and last verdict of each node", "shared"),
-    RunFile("applied.json", "the lock that each node was proven with", "shared", by_node=True),
-    RunFile("locks/*.lock", "the locks that nodes run", "shared"),
-    RunFile("quarantine.json", "nodes in quarantine, with owner and reason", "shared", by_node=True),
-    RunFile("replace.json", "replacements in progress", "shared", by_node=True),
-    RunFile("upgrade.json", "the upgrade in progress, and what was rolled back", "shared", by_node=True),
-    RunFile("acknowledged.json", "acknowledged warnings", "shared"),
-    RunFile("baseline.json", "what each node measured when it was saved as the baseline", "shared"),
-    RunFile(MEASURES, "what nodes measured in earlier runs", "if there is room"),
-    RunFile("inventory.yml", "Ansible's inventory", "shared"),
-    RunFile("ssh/pins.json", "the pinned host key of each node", "shared"),
+    RunFile("id", "what tells this cluster from others of its name", "shared", damaged="refused"),
+    RunFile("nodes.json", "the nodes: group, site, machine, addresses", "shared", damaged="refused"),
+    RunFile(
+        "intent.json", "what `up` was about to create, and the chosen site of each group", "shared", damaged="ignored"
+    ),
+    RunFile("state.json", "stage and last verdict of each node", "shared", damaged="ignored"),
+    RunFile("applied.json", "the lock that each node was proven with", "shared", by_node=True, damaged="refused"),
+    RunFile("locks/*.lock", "the locks that nodes run", "shared", damaged="refused"),
+    RunFile("quarantine.json", "nodes in quarantine, with owner and reason", "shared", by_node=True, damaged="refused"),
+    RunFile("replace.json", "replacements in progress", "shared", by_node=True, damaged="refused"),
+    RunFile(
+        "upgrade.json", "the upgrade in progress, and what was rolled back", "shared", by_node=True, damaged="refused"
+    ),
+    RunFile("acknowledged.json", "acknowledged warnings", "shared", damaged="refused"),
+    RunFile("baseline.json", "what each node measured when it was saved as the baseline", "shared", damaged="refused"),
+    RunFile(MEASURES, "what nodes measured in earlier runs", "if there is room", damaged="ignored"),
+    RunFile("inventory.yml", "Ansible's inventory", "shared", damaged="made again"),
+    RunFile("ssh/pins.json", "the pinned host key of each node", "shared", damaged="refused"),
     RunFile("sites/*/provider", "the provider that created the site's machines", "shared"),
-    RunFile("sites/*/site.json", "the site's block of cluster.yaml when its machines were created", "shared"),
+    RunFile(
+        "sites/*/site.json",
+        "the site's block of cluster.yaml when its machines were created",
+        "shared",
+        damaged="refused",
+    ),
     RunFile("sites/*/account", "the account that owns the site's machines", "shared"),
-    RunFile("sites/*/capacity.json", "zones and capacity kinds that were tried", "shared"),
-    RunFile("sites/*/bmc.json", "installations through BMCs", "shared"),
-    RunFile("sites/*/netboot.json", "installations over the network", "shared"),
+    RunFile("sites/*/capacity.json", "zones and capacity kinds that were tried", "shared", damaged="ignored"),
+    RunFile("sites/*/bmc.json", "installations through BMCs", "shared", damaged="refused"),
+    RunFile("sites/*/netboot.json", "installations over the network", "shared", damaged="refused"),
     RunFile("sites/*/leaving", "hosts that a `down` is giving back", "shared"),
     RunFile("sites/*/left", "hosts that a `down` has given back", "shared"),
     RunFile("sites/*/.terraform.lock.hcl", "checksums of Terraform's providers", "shared"),
-    RunFile("runs/*/report.json", "the report of a run; the last one is shared", "if there is room"),
+    RunFile("runs/*/report.json", "the report of a run; the last one is shared", "if there is room", damaged="ignored"),
     RunFile("runs/*/report.xml", "the same as JUnit", "if there is room"),
     RunFile(PAGE, "the same as a page, made on each machine"),
     RunFile("runs/*/events.jsonl", "the events of a run"),
