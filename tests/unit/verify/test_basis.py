@@ -29,7 +29,8 @@ from tests.support.judging import judge
 
 ELSEWHERE = {
     "machine", "vendor", "mig", "persistence", "system", "driver", "cuda", "nccl", "dcgm_exporter", "packages", "held",
-    "kernel", "brought", "images", "units", "monitoring_units", "kernel_modules", "bare_metal", "scratch", "shared", "tuned",
+    "kernel", "brought", "images", "units", "kernel_modules", "bare_metal", "scratch", "shared", "tuned",
+    "monitoring_units",
     "image", "efa_huge_mib_per_cpu", "maintenance", "repositories", "repo_keys", "sources", "simulated", "most", "xids",
     "min_busbw_gbps", "least", "published", "level", "diag", "bmc", "unknown", "unverified", "limits", "basis",
     "gpu_nvlinks", "known_bad", "bulletins",
