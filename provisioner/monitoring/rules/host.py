@@ -12,12 +12,13 @@ from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import LONG_S, constant, on_node, samples, select, up
 
-MISSING = "NodeFilesystemsMissing"
+MISSING = "NodeHostMetricsMissing"
 AVAILABLE, SIZE, READ_ONLY = (
     "node_filesystem_avail_bytes",
     "node_filesystem_size_bytes",
     "node_filesystem_readonly",
 )
+KILLS = "node_vmstat_oom_kill"
 LOCAL = "~ext[234]|xfs|btrfs"
 """File systems on disks of the node. A share of all nodes would alert on each of them."""
 ALMOST_FULL, FILLING, HOURS = 0.05, 0.2, 4
@@ -106,36 +107,37 @@ def _disks(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
 
 
 def _memory(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
-    kills = "node_vmstat_oom_kill"
     yield AlertRule(
         name="NodeKilledForMemory",
-        expr=f"increase({select(fleet, kills)}[15m]) > 0",
+        expr=f"increase({select(fleet, KILLS)}[15m]) > 0",
         pending="0s",
         severity="ticket",
         summary="{{ $labels.node }}: the kernel has killed a process, because memory ran out",
         description="A job has lost a process, and may hang. The kernel log names it.",
         doc='runbook "log.oom"',
         command=VERIFY,
-        firing=(on_node(fleet, group, kills, f"0x{samples(300)} 1x{samples(LONG_S)}"),),
-        silent=(on_node(fleet, group, kills, constant(3)),),
+        firing=(on_node(fleet, group, KILLS, f"0x{samples(300)} 1x{samples(LONG_S)}"),),
+        silent=(on_node(fleet, group, KILLS, constant(3)),),
         fires_at_s=420,
         twin=MISSING,
     )
 
 
 def _absence(fleet: WatchedFleet, group: WatchedGroup) -> AlertRule:
-    node_up = up(fleet, group)
+    node_up, kills = up(fleet, group), on_node(fleet, group, KILLS, constant(0))
+    size = on_node(fleet, group, SIZE, constant(1e9), fstype="ext4", mountpoint="/")
+    both = f"({select(fleet, SIZE, fstype=LOCAL)} and on (cluster, node) {select(fleet, KILLS)})"
     return AlertRule(
         name=MISSING,
-        expr=f"{select(fleet, 'up', job=NODE_JOB)} == 1 unless on (cluster, node) {select(fleet, SIZE, fstype=LOCAL)}",
+        expr=f"{select(fleet, 'up', job=NODE_JOB)} == 1 unless on (cluster, node) {both}",
         pending="5m",
         severity="ticket",
-        summary="{{ $labels.node }}: node_exporter answers, and shows no disk",
-        description="Its collector filesystem is off, or fails: no alert on a disk can fire for this node.",
+        summary="{{ $labels.node }}: node_exporter answers without its disks, or without counters of the kernel",
+        description="Its collectors filesystem or vmstat are off, or fail: alerts on the host cannot fire.",
         doc='monitoring "What each node needs"',
         command="gpuprov exec FILE --node {{ $labels.node }} sudo journalctl -u gpuprov-node-exporter -n 50",
-        firing=(node_up,),
-        silent=(node_up, on_node(fleet, group, SIZE, constant(1e9), fstype="ext4", mountpoint="/")),
+        firing=(node_up, size),
+        silent=(node_up, size, kills),
         fires_at_s=360,
         counts_nan=True,
     )
