@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from scripts.module_table import table
 from tests.support import extending
 
 pytestmark = pytest.mark.heavy
@@ -22,7 +24,7 @@ groups: { train: { machine: smallest.8, count: 2 } }
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("copy")
     touched = extending.copied("provider.md", root)
-    assert len(touched) == 6  # what a provider takes: two rows, three files, a module
+    assert len(touched) == 13  # what a provider takes: two rows, three files, six of a module, a guide, an example
     (root / "cluster.yaml").write_text(FILE)
     return root
 
@@ -43,6 +45,32 @@ def test_it_makes_widens_and_removes_a_fleet(copy: Path) -> None:
         "destroyed": 3,
         "left": [],
     }
+
+
+def test_it_passes_the_contract_tests(copy: Path) -> None:
+    tests = [f"tests/unit/machines/providers/{name}.py" for name in ("test_contract", "test_module_contract")]
+    done = extending.python(
+        copy,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-k",
+        "smallest or outside or rows",
+        *tests,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) == 18, done.stdout
+
+
+def test_the_readme_of_its_module_is_generated(copy: Path) -> None:
+    text = (copy / "terraform" / "smallest" / "README.md").read_text(encoding="utf-8")
+    assert table(copy / "terraform" / "smallest") in text
 
 
 @pytest.mark.parametrize(
