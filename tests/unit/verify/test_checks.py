@@ -20,7 +20,7 @@ from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared
 from provisioner.verify.tools import FILES
 from tests.support import judging
-from tests.support.field_checks import FIELD_CHECKS
+from tests.support.check_tables import DEFAULT, tables_of
 from tests.support.healthy_bundle import (
     ALL,
     DIGEST,
@@ -37,10 +37,6 @@ from tests.support.healthy_bundle import (
     topo,
     without_gpu,
 )
-from tests.support.healthy_fio import FIO_CHECKS
-from tests.support.healthy_gpu import GPU_CHECKS
-from tests.support.healthy_host import HOST_CHECKS
-from tests.support.healthy_load import LOAD_CHECKS, REACH_CHECKS
 
 P4D, DGX, V100, NDV4 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "Standard_ND96asr_v4"
 Texts = dict[str, str | Output]
@@ -571,23 +567,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
     known = {check.id for check in declared()}
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in ALL))
     red = set().union(*(fault.fails for fault in FAULTS.values()))
-    # test_{fleet,rdma,gpu,host,cloud,bmc}_checks.py, test_baseline.py, test_shared_storage.py have tables of their own.
-    alone = {
-        id
-        for id in known
-        if not id.startswith(("fleet.", "rdma.", "baseline.", "fabric.", "cloud.", "bmc."))
-        and id
-        not in (
-            "peermem.loaded",
-            "efa.drops",
-            "storage.shared",
-            "image.parts",
-            "services.node_exporter",
-            "gpu.replaced",
-            "nccl.log",  # no probe makes it: test_pasted.py
-        )
-    }
-    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS | FIELD_CHECKS
+    alone = {id for id in known if tables_of(id) == [DEFAULT]}
     assert alone - green == set()
     assert alone - red == set()
 

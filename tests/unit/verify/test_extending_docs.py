@@ -95,7 +95,9 @@ def test_the_tests_that_the_pages_name_pass(copy: Path) -> None:
     row = "| [`host.power_supply`](../runbook/host.md#hostpower_supply) | warn | vendor |"
     assert row in (copy / "docs/reference/checks/host.md").read_text()
     folder = "tests/unit/verify/"
-    files = [folder + name for name in ("test_tools.py", "test_captures.py", "test_verify_docs.py")]
+    files = [
+        folder + name for name in ("test_tools.py", "test_captures.py", "test_check_tables.py", "test_verify_docs.py")
+    ]
     done = extending.python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
