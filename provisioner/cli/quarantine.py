@@ -10,6 +10,7 @@ import typer
 from provisioner.common.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
+    from provisioner.common.events import Event
     from provisioner.lifecycle.session import Cluster
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
@@ -60,4 +61,11 @@ def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
 def _open(file: Path, sandbox: bool | None) -> Cluster:
     from provisioner.lifecycle.session import open_cluster
 
-    return open_cluster(file, sandbox=sandbox)
+    cluster = open_cluster(file, sandbox=sandbox)
+    cluster.events.subscribe(_tell_warning)
+    return cluster
+
+
+def _tell_warning(event: Event) -> None:
+    if event.kind == "warning":
+        typer.echo(f"warning: {event.node}: {event.message}" if event.node else f"warning: {event.message}", err=True)

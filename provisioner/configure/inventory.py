@@ -13,6 +13,7 @@ from provisioner.common.paths import ClusterPaths, write_whole
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.rundir.fleet import Node
+from provisioner.spec.site import CloudSite
 from provisioner.stack.models import on_node
 from provisioner.stack.texts import TEMPLATES
 from provisioner.transport import ssh
@@ -37,7 +38,7 @@ def write(
     local, groups = ssh.local(paths), {}
     for planned in plan.groups:
         groups[planned.name] = {
-            "hosts": {n.name: _of_node(n, n.name in local) for n in nodes if n.group == planned.name},
+            "hosts": {n.name: _of_node(n, n.name in local, plan) for n in nodes if n.group == planned.name},
             "vars": {
                 **group_variables(planned.name, plan),
                 "gpuprov_stamps": {role: stamp.to_json() for role, stamp in stamps[planned.name].items()},
@@ -51,9 +52,15 @@ def write(
     return paths.inventory
 
 
-def _of_node(node: Node, local: bool) -> dict[str, str]:
-    """Variables of one host. This very machine is reached without ssh."""
-    variables = {"gpuprov_node": node.name, "gpuprov_private_address": node.private_address}
+def _of_node(node: Node, local: bool, plan: Plan) -> dict[str, str]:
+    """Variables of one host. This very machine is reached without ssh. Exporters listen on the address that a cloud has
+    given the machine; a machine of one's own may be known by a name, or by an address that is not its own."""
+    is_of_cloud = isinstance(plan.spec.sites.get(node.site), CloudSite)
+    variables = {
+        "gpuprov_node": node.name,
+        "gpuprov_private_address": node.private_address,
+        "gpuprov_listen_address": node.private_address if is_of_cloud else "",
+    }
     variables |= {"gpuprov_user": node.user} if node.user else {}
     return variables | ({"ansible_connection": "local"} if local else {})
 

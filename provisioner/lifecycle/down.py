@@ -11,7 +11,7 @@ from provisioner.common import regular_file
 from provisioner.common.errors import DamagedFileError, GpuprovError, Interrupted, ProviderError
 from provisioner.common.paths import has_state, private_dir, write_whole
 from provisioner.common.text import counted
-from provisioner.lifecycle import machines
+from provisioner.lifecycle import machines, silencing
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.session import Cluster
@@ -182,6 +182,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
             events("down", "warning", str(error))
+        silencing.settle(cluster, "down", {})
         ssh.close(cluster.paths, cluster.nodes())
         remaining_text = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         resource_count = removal.removed - len(removal.stays)

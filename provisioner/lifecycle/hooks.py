@@ -7,15 +7,14 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Events, Stage
-from provisioner.common.text import counted, few
-from provisioner.monitoring import silences
-from provisioner.monitoring.fleet import cluster_label
+from provisioner.common.text import counted
+from provisioner.lifecycle import silencing
 from provisioner.rundir.fleet import Node
 from provisioner.transport import process
 
@@ -52,7 +51,9 @@ def call(
     to this run, they can go on."""
     settings, names = cluster.spec.hooks, [node.name for node in nodes]
     if step == "drain":
-        _silence(cluster, action, {name: f"{action}: {reasons.get(name, '')}".strip(": ") for name in names})
+        silencing.begin(
+            cluster, stage_of(action), {name: f"{action}: {reasons.get(name, '')}".strip(": ") for name in names}
+        )
     if share and nodes and (settings.drain if step == "drain" else settings.resume) is not None:
         cluster.share()
     bad = run(
@@ -67,42 +68,12 @@ def call(
         events=cluster.events,
     )
     if step == "resume":
-        _end_silence(cluster, action, [name for name in names if name not in bad])
+        silencing.end(cluster, stage_of(action), [name for name in names if name not in bad])
     return bad
 
 
-def _silence(cluster: Cluster, action: Action, comments: Mapping[str, str]) -> None:
-    """Silence the alerts of nodes that are taken out of service. An Alertmanager that fails keeps no drain."""
-    if (url := cluster.spec.monitoring.alertmanager) and comments:
-        try:
-            silences.begin(url, _label(cluster), comments)
-        except GpuprovError as error:
-            _warn(cluster, action, f"alerts of {_some(comments)} are not silenced: {error}")
-
-
-def _end_silence(cluster: Cluster, action: Action, names: Sequence[str]) -> None:
-    if (url := cluster.spec.monitoring.alertmanager) and names:
-        try:
-            silences.end(url, _label(cluster), names)
-        except GpuprovError as error:
-            _warn(
-                cluster, action, f"alerts of {_some(names)} stay silenced for up to {silences.LASTS.days} days: {error}"
-            )
-
-
-def _label(cluster: Cluster) -> str:
-    return cluster_label(cluster.spec.name, simulated=cluster.sandbox)
-
-
-def _some(names: Collection[str]) -> str:
-    return few(list(names), 3, ",")
-
-
-def _warn(cluster: Cluster, action: Action, message: str) -> None:
-    cluster.events(_stage(action), "warning", message)
-
-
-def _stage(action: Action) -> Stage:
+def stage_of(action: Action) -> Stage:
+    """The stage whose events tell of it."""
     return "quarantine" if action == "release" else "terraform" if action == "up" else action
 
 
@@ -148,7 +119,7 @@ def _run_at_once(
     children: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     last: dict[str, str] = {}
-    stage = _stage(action)
+    stage = stage_of(action)
 
     def read(node: str, stream: IO[str]) -> None:
         for line in stream:

@@ -104,6 +104,8 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
         yield f"{few(local, 5, ',')}: its address is this computer's own, which means another machine to Prometheus"
     if unnumbered := [node.name for node in nodes if not is_loopback(node) and not is_scraped(node)]:
         yield f"{few(unnumbered, 5, ',')} on Kubernetes: Endpoints take IP addresses, and no names"
+    if not spec.monitoring.installs_node_exporter:
+        yield "hosts without a node_exporter of their own: cluster.yaml has no monitoring.prometheus"
     if fleet.health_minutes is None:
         yield "gpuprov's checks: cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
     if not fleet.exports_dcgm:

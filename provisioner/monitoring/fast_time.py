@@ -1,7 +1,8 @@
 """The exported rules with all times divided, so that what takes minutes is tested in seconds.
 
-Divided are the intervals of scrapes and evaluations, the windows of the expressions, `for` and `keep_firing_for`, and
-the ages that are compared with time(). Counts of samples, and rates per second, stay what they are.
+Divided are the intervals of scrapes and evaluations, the windows of the expressions, `for` and `keep_firing_for`, the
+horizon of predict_linear, and the ages that are compared with time(). Counts of samples, and rates per second, stay
+what they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import yaml
 _DURATION = re.compile(r"([0-9]+)(ms|[smhd])")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WINDOW = re.compile(r"\[([0-9]+(?:ms|[smhd]))\]")
-_AGE = re.compile(r"(time\(\) - [^<>=]+ > )([0-9]+)\b")
+_AGE = re.compile(r"(time\(\) - \w+(?:\{[^}]*\})? > )([0-9]+)\b")
+_HORIZON = re.compile(r"(\[[0-9]+(?:ms|[smhd])\], )([0-9]+)\b")
+"""Of predict_linear, whose second argument it is."""
 _SERVER_TIMES = ("scrape_interval", "scrape_timeout", "evaluation_interval")
 _MANAGER_TIMES = ("group_wait", "group_interval", "repeat_interval")
 
@@ -44,9 +47,13 @@ def expression(expr: str, speed: int) -> str:
 
     >>> expression("increase(a[15m]) > 0", 15), expression('time() - a{b="c"} > 1800', 15)
     ('increase(a[60s]) > 0', 'time() - a{b="c"} > 120')
+    >>> expression("predict_linear(a[6h], 14400) < 0", 15)
+    'predict_linear(a[1440s], 960) < 0'
     """
     shorter = _WINDOW.sub(lambda match: f"[{divided(match[1], speed)}]", expr)
-    return _AGE.sub(lambda match: f"{match[1]}{int(match[2]) / speed:g}", shorter)
+    for seconds in (_AGE, _HORIZON):
+        shorter = seconds.sub(lambda match: f"{match[1]}{int(match[2]) / speed:g}", shorter)
+    return shorter
 
 
 def _rules(document: Any, speed: int) -> None:

@@ -19,7 +19,7 @@ ALERTMANAGER, OWN_ADDRESS = "localhost:9093", "localhost:9090"
 
 
 SAME_CAUSE = {
-    "GpuMemoryError": ("gpu.ecc", "dcgm.xid"),
+    "GpuMemoryError": ("gpu.ecc",),
     "GpuRowRemapFailure": ("gpu.remap",),
     "GpuRowsRemapped": ("gpu.remap",),
     "GpuNvlinkRecovery": ("nvlink.errors", "nvlink.recoveries"),

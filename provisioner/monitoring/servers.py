@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shutil
 import socket
@@ -71,7 +72,7 @@ def get(url: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -
     """The JSON document of an answer, that of an error included. Raises OSError."""
     address = f"{url}?{urllib.parse.urlencode(parameters, doseq=True)}" if parameters else url
     try:
-        with urllib.request.urlopen(address, timeout=ANSWER_S) as answer:  # noqa: S310 - loopback, over http
+        with _open(address, ANSWER_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return json.load(error)
@@ -106,9 +107,14 @@ def running(arguments: Sequence[str], folder: Path, ready_url: str) -> Iterator[
                 server.wait()
 
 
+def _open(url: str, timeout: float) -> Any:
+    """Loopback is asked without a proxy, whatever the environment has."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=timeout)
+
+
 def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + READY_S
-    while not _is_ready(url):
+    while not _is_ready(url) or server.poll() is not None:  # another server may have the port
         if server.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
             state = f"ended with status {server.returncode}" if server.returncode is not None else "does not answer"
@@ -118,7 +124,7 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 def _is_ready(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=10):  # noqa: S310 - loopback, over http
+        with _open(url, 10.0):
             return True
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False

@@ -20,6 +20,10 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 """Of every model: a value of another type, and a key that is not known, are refused."""
 
 
+DEEPEST = 10
+"""Levels of JSON that a model can have; the deepest has 4."""
+
+
 class FileModel(Protocol):
     """A model of a file: a dataclass of pydantic's with `config=STRICT`."""
 
@@ -78,7 +82,7 @@ def fit(kind: type[ModelT], document: dict[str, Any]) -> ModelT:
     names = [row.name for row in fields(kind) if row.name in document]
     while True:
         try:
-            known = json.dumps({name: document[name] for name in names if name in document})
+            known = json.dumps({name: _cut(document[name]) for name in names if name in document})
             model: ModelT = _adapter(kind).validate_json(known)
             return model
         except ValidationError as error:
@@ -86,6 +90,18 @@ def fit(kind: type[ModelT], document: dict[str, Any]) -> ModelT:
             misfits = {row["loc"][:-1] if row["type"] == "missing" else row["loc"] for row in rows}
             for path in sorted(misfits, reverse=True):  # of a list the last first, of a row the values before the row
                 _remove(document, path, names)
+
+
+def _cut(value: Any, depth: int = DEEPEST) -> Any:
+    """A value without what is nested more deeply than any model, which a parser would refuse as a whole. What is cut
+    fits no model either."""
+    if not isinstance(value, dict | list):
+        return value
+    if not depth:
+        return {}
+    if isinstance(value, list):
+        return [_cut(item, depth - 1) for item in value]
+    return {key: _cut(item, depth - 1) for key, item in value.items()}
 
 
 def _remove(document: dict[str, Any], path: tuple[int | str, ...], names: Sequence[str]) -> None:

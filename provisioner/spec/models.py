@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
@@ -109,7 +110,19 @@ def _or_switch(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*schema["anyOf"], {"type": "boolean"}]
 
 
-AlertmanagerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?$", max_length=255)]
+def _with_port(url: str) -> str:
+    """Raises ValueError for a host or port that no URL has."""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port == 0:
+        raise ValueError("no host, or a port that does not exist")
+    return url
+
+
+AlertmanagerUrl = Annotated[
+    str,
+    Field(pattern=r"^https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?$", max_length=255),
+    AfterValidator(_with_port),
+]
 """No `@`: a password does not belong into cluster.yaml."""
 
 

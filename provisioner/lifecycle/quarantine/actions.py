@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from provisioner.common import ownership
 from provisioner.common.errors import GpuprovError, LockedError
 from provisioner.common.text import counted
-from provisioner.lifecycle import hooks
+from provisioner.lifecycle import hooks, silencing
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import Decision, decide
+from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.rundir import fleet
@@ -43,7 +44,22 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
             decision = Decision()
     else:
         _act(cluster, decision)
+    settle_silences(cluster)
     return annotated(cluster, replace(report, breaker=decision.breaker))
+
+
+def settle_silences(cluster: Cluster) -> None:
+    """Silence the alerts of all nodes that are out of service now, and of no others."""
+    if cluster.spec.monitoring.alertmanager is None:
+        return
+    try:
+        upgrading = dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "upgrade")
+        replacing = dict.fromkeys(replace_journal.load(cluster).nodes, "replace")
+        quarantined = {name: f"quarantine: {entry.reason}" for name, entry in quarantined_nodes(cluster).items()}
+    except GpuprovError as error:  # whoever needs the damaged record reports it
+        cluster.events("quarantine", "warning", f"silences may be out of date: {error}")
+    else:
+        silencing.settle(cluster, "quarantine", upgrading | replacing | quarantined)
 
 
 def annotated(cluster: Cluster, report: Report) -> Report:
@@ -96,6 +112,7 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
         store = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in store.nodes]
         bad = resume(cluster, store, known)
+        settle_silences(cluster)
     return [node.name for node in nodes if node not in known], bad
 
 

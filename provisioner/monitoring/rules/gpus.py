@@ -104,15 +104,15 @@ def _missing(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
     present = f"count by ({ON_NODE}) (count by ({ON_NODE}, UUID) ({temperature}))"
     if expected > 1:  # of a single GPU the absence of its readings says the same
         yield _gpu_missing(fleet, group, f"{present} < {expected}")
-    window_s = 600
-    expected_samples = window_s // SCRAPE_S
+    exporter_up = select(fleet, "up", job=DCGM_JOB, group=group.name)
     yield AlertRule(
         name="GpuSamplesLost",
-        expr=f"avg by ({ON_NODE}) (count_over_time({temperature}[10m])) < {LOST_SHARE * expected_samples:g} "
-        f"and on (cluster, node) min_over_time({select(fleet, 'up', job=DCGM_JOB)}[15m]) == 1",
+        expr=f"avg by ({ON_NODE}) (count_over_time({temperature}[10m])) < {LOST_SHARE} * "
+        f"max by ({ON_NODE}) (count_over_time({exporter_up}[10m])) "
+        f"and on (cluster, node) min_over_time({exporter_up}[15m]) == 1",
         pending="10m",  # a new target has half of the samples after five minutes
         severity="ticket",
-        summary=f"{{{{ $labels.node }}}}: {{{{ $value }}}} of {expected_samples} readings of its GPUs in 10 minutes",
+        summary='{{ $labels.node }}: {{ $value | printf "%.0f" }} readings of its GPUs in 10 minutes of scrapes',
         description="DCGM loses samples of this node. One GPU may be failing and stall the readings of all: look at "
         "the node, not at the GPU that is shown.",
         doc='runbook "dcgm.fields"',

@@ -19,7 +19,7 @@ AVAILABLE, SIZE, READ_ONLY = (
     "node_filesystem_readonly",
 )
 KILLS = "node_vmstat_oom_kill"
-LOCAL = "~ext[234]|xfs|btrfs"
+LOCAL = "~ext[234]|xfs|btrfs|zfs|f2fs"
 """File systems on disks of the node. A share of all nodes would alert on each of them."""
 ALMOST_FULL, FILLING, HOURS = 0.05, 0.2, 4
 """Free share; free share and hours until none is left: judgement, as in github prometheus/node_exporter,
@@ -43,10 +43,11 @@ def _disks(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
 
     size = on_disk(SIZE, constant(100e9))
     free = f"{select(fleet, AVAILABLE, fstype=LOCAL)} / {select(fleet, SIZE, fstype=LOCAL)}"
+    writable = f"{select(fleet, READ_ONLY, fstype=LOCAL)} == 0"  # a data set that nobody writes to may be full
     at = "{{ $labels.node }}: {{ $labels.mountpoint }}"
     yield AlertRule(
         name="NodeDiskAlmostFull",
-        expr=f"{free} < {ALMOST_FULL}",
+        expr=f"{free} < {ALMOST_FULL} and {writable}",
         pending="15m",
         severity="ticket",
         summary=f"{at} has {{{{ $value | humanizePercentage }}}} of its space left",
@@ -54,24 +55,25 @@ def _disks(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         doc='runbook "storage.full"',
         command=VERIFY,
         basis=JUDGEMENT,
-        firing=(size, on_disk(AVAILABLE, constant(2e9))),
-        silent=(size, on_disk(AVAILABLE, constant(60e9))),
+        firing=(size, on_disk(AVAILABLE, constant(2e9)), on_disk(READ_ONLY, constant(0))),
+        silent=(size, on_disk(AVAILABLE, constant(2e9)), on_disk(READ_ONLY, constant(1))),
         fires_at_s=1020,
         twin=MISSING,
     )
-    predicted = f"predict_linear({select(fleet, AVAILABLE, fstype=LOCAL)}[1h], {HOURS * 3600})"
+    predicted = f"predict_linear({select(fleet, AVAILABLE, fstype=LOCAL)}[6h], {HOURS * 3600})"
     yield AlertRule(
         name="NodeDiskFilling",
-        expr=f"{predicted} < 0 and {free} < {FILLING}",
-        pending="15m",
+        expr=f"{predicted} < 0 and {free} < {FILLING} and {writable}",
+        pending="30m",
         severity="page",
-        summary=f"{at} is full within {HOURS} hours, at the rate of the last hour",
+        summary=f"{at} is full within {HOURS} hours, at the rate of the last 6 hours",
         description="Somebody writes more than there is room for: checkpoints, a core dump, a log. Find it with `du`.",
         doc='runbook "storage.full"',
         command="gpuprov exec FILE --node {{ $labels.node }} sudo du -xh --max-depth=2 {{ $labels.mountpoint }}",
         basis=JUDGEMENT,
-        firing=(size, on_disk(AVAILABLE, f"15e9-5e7x{samples(LONG_S)}")),
-        silent=(size, on_disk(AVAILABLE, f"80e9-5e7x{samples(3600)}")),
+        firing=(size, on_disk(AVAILABLE, f"15e9-5e7x{samples(7200)}"), on_disk(READ_ONLY, constant(0))),
+        # one large file, after which nothing grows
+        silent=(size, on_disk(AVAILABLE, f"21e9x40 17e9x{samples(LONG_S)}"), on_disk(READ_ONLY, constant(0))),
         fires_at_s=2400,
         twin=MISSING,
     )
@@ -112,8 +114,8 @@ def _memory(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
         expr=f"increase({select(fleet, KILLS)}[15m]) > 0",
         pending="0s",
         severity="ticket",
-        summary="{{ $labels.node }}: the kernel has killed a process, because memory ran out",
-        description="A job has lost a process, and may hang. The kernel log names it.",
+        summary="{{ $labels.node }}: the kernel has killed a process for its memory",
+        description="Memory of the node, or of the cgroup of a job, ran out. A job has lost a process, and may hang.",
         doc='runbook "log.oom"',
         command=VERIFY,
         firing=(on_node(fleet, group, KILLS, f"0x{samples(300)} 1x{samples(LONG_S)}"),),
@@ -126,7 +128,7 @@ def _memory(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
 def _absence(fleet: WatchedFleet, group: WatchedGroup) -> AlertRule:
     node_up, kills = up(fleet, group), on_node(fleet, group, KILLS, constant(0))
     size = on_node(fleet, group, SIZE, constant(1e9), fstype="ext4", mountpoint="/")
-    both = f"({select(fleet, SIZE, fstype=LOCAL)} and on (cluster, node) {select(fleet, KILLS)})"
+    both = f"({select(fleet, SIZE)} and on (cluster, node) {select(fleet, KILLS)})"
     return AlertRule(
         name=MISSING,
         expr=f"{select(fleet, 'up', job=NODE_JOB)} == 1 unless on (cluster, node) {both}",

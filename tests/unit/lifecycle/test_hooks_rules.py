@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Event, Events
-from provisioner.lifecycle import hooks
+from provisioner.lifecycle import hooks, silencing
 from provisioner.monitoring import silences
 from provisioner.spec.models import Monitoring
 from tests.unit.lifecycle.test_hooks import NODES, run
@@ -61,14 +61,21 @@ def test_alerts_of_a_node_out_of_service_are_silenced_until_it_is_back(
 
 
 def test_an_alertmanager_that_fails_keeps_no_drain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: Any) -> None:
-        raise GpuprovError("connection refused", where="http://manager:9093")
+    calls: list[str] = []
+
+    def refuse(url: str, *_: Any) -> None:
+        calls.append(url)
+        raise GpuprovError("connection refused", where=url)
 
     monkeypatch.setattr(silences, "begin", refuse)
+    monkeypatch.setattr(silencing, "_failed_until", {})
     cluster = watched_cluster(warnings := [])
     cluster.file = tmp_path / "cluster.yaml"
     assert hooks.call(cluster, "drain", NODES, "upgrade", {}) == {}
     assert warnings == ["alerts of train-0, train-1 are not silenced: http://manager:9093: connection refused"]
+    # the next batch does not wait for it again
+    assert hooks.call(cluster, "drain", NODES, "upgrade", {}) == {}
+    assert (len(calls), len(warnings)) == (1, 1)
 
 
 def test_without_an_alertmanager_nothing_is_silenced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

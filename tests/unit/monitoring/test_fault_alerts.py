@@ -3,6 +3,8 @@ in tests/sandbox/test_monitoring.py."""
 
 from __future__ import annotations
 
+import doctest
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,20 @@ def test_why_no_alert_of_the_check_fired(fault: str, seconds: dict[str, float], 
     assert row.reason == reason
     assert [(alert.alert, alert.seconds) for alert in row.alerts] == [(k, round(v * 15)) for k, v in seconds.items()]
     assert [alert.hidden for alert in row.alerts] == [name == "CheckGpuCount" for name in seconds]
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    assert doctest.testmod(fast_time).failed == 0
+
+
+@pytest.mark.parametrize("machine", [P4D, L4])
+def test_no_time_of_a_rule_is_left_as_it_is(machine: str, tmp_path: Path) -> None:
+    """What is compared with time(), windows, horizons: whole minutes and hours are in the exported rules alone."""
+    for rule in alert_rules(fleet(tmp_path, machine)):
+        short = fast_time.expression(rule.expr, 60)
+        assert not re.search(r"\[[0-9]+[mhd]\]", short), short
+        for text in re.findall(r"(?:time\(\) - [^>]*> |predict_linear\([^)]*, )([0-9.]+)", short):
+            assert float(text) < 600, short
 
 
 def test_all_times_of_a_folder_are_divided(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import yaml
 
 from provisioner.common.errors import GpuprovError
 from provisioner.monitoring import server_config, servers, silences
-from tests.support.prometheus import TOOLS, until
+from tests.support.prometheus import TOOLS, serve, until
 
 pytestmark = [pytest.mark.heavy]
 
@@ -87,6 +88,41 @@ def test_what_the_server_refuses_has_its_url(manager: str, path: str) -> None:
     with pytest.raises(GpuprovError, match="status 404") as caught:
         silences.begin(f"{manager}{path}", "vision", {"train-0": "x"})
     assert caught.value.where == f"{manager}{path}/api/v2/silences"
+
+
+def test_what_was_missed_is_made_up_for(manager: str) -> None:
+    silences.begin(manager, "missed", {"train-0": "quarantine: x", "train-1": "quarantine: y"})
+    silences.settle(manager, "missed", {"train-1": "quarantine: y", "train-2": "upgrade"})
+    nodes = {
+        matcher["value"]
+        for row in active_ids(manager)
+        for matcher in row["matchers"]
+        if matcher["name"] == "node" and any(other["value"] == "missed" for other in row["matchers"])
+    }
+    assert nodes == {"train-1", "train-2"}
+    silences.settle(manager, "missed", {})
+    assert active_ids(manager) == []
+
+
+@pytest.mark.parametrize(
+    "answer", [b"null", b'{"status": "success"}', b'[{"id": "1"}]', b'"x"', b"<html>", b"[" * 99_999]
+)
+def test_a_server_that_is_no_alertmanager_is_an_error_and_no_traceback(answer: bytes) -> None:
+    server = serve(lambda _: answer)
+    try:
+        with pytest.raises(GpuprovError):
+            silences.begin(f"http://127.0.0.1:{server.server_port}", "vision", {"train-0": "x"})
+    finally:
+        server.shutdown()
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silences, "ANSWER_S", 0.2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(GpuprovError, match="timed out"):
+            silences.settle(f"http://127.0.0.1:{listener.getsockname()[1]}", "vision", {})
 
 
 def test_nobody_answers() -> None:

@@ -50,7 +50,11 @@ def paths(tmp_path: Path) -> ClusterPaths:
             {"machines": {"i-1": {**MACHINE, "since": SINCE}}},
         ),
         ({"ends": [["a", SINCE], "?", ["b"], ["c", "soon"], [1, SINCE]]}, NodeState(ends=[("a", SINCE)]), None),
-        ({"nodes": {"a": json.loads("[" * 500 + "]" * 500)}, "report": PAGE}, NodeState(), {}),
+        (
+            {"nodes": {"a": json.loads("[" * 500 + "]" * 500), "b": {"ok": True}}, "report": PAGE},
+            NodeState(nodes={"b": NodeProgress(ok=True)}, report=PAGE),
+            {"nodes": {"b": {"ok": True}}, "report": PAGE},
+        ),
     ],
 )
 def test_what_does_not_fit_is_left_out(document: dict[str, Any], state: NodeState, remaining: object) -> None:

@@ -54,7 +54,7 @@ def test_the_packages_own_unit_is_off_before_the_package_is_there() -> None:
 def test_exporters_listen_on_the_private_address(role: str, port: int, address: str, host: str) -> None:
     loader = DataLoader()
     template = loader.load_from_file(str(ROLES / role / "defaults/main.yml"))[f"{role}_listen"]
-    templar = Templar(loader=loader, variables={"gpuprov_private_address": address})
+    templar = Templar(loader=loader, variables={"gpuprov_listen_address": address})
     assert templar.template(trust_as_template(template)) == f"{host}:{port}"
 
 

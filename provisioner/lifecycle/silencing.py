@@ -1,0 +1,59 @@
+"""Alerts of nodes out of service are silenced in the Alertmanager of cluster.yaml (monitoring.alertmanager).
+
+An Alertmanager that fails keeps no command: it is a warning, and `settle` makes up for it after the next verdict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Stage
+from provisioner.common.text import few
+from provisioner.monitoring import silences
+from provisioner.monitoring.fleet import cluster_label
+
+if TYPE_CHECKING:
+    from provisioner.lifecycle.session import Cluster
+
+
+PAUSE_S = 600.0
+"""An Alertmanager that failed is left alone for so long: an upgrade of many batches would wait for it each time."""
+_failed_until: dict[str, float] = {}
+"""URL → until when, by the monotonic clock."""
+
+
+def begin(cluster: Cluster, stage: Stage, comments: Mapping[str, str]) -> None:
+    """Silence the alerts of nodes that are taken out of service: node → why."""
+    if comments:
+        _try(cluster, stage, lambda url, label: silences.begin(url, label, comments),
+             f"alerts of {_some(comments)} are not silenced")  # fmt: skip
+
+
+def end(cluster: Cluster, stage: Stage, names: Collection[str]) -> None:
+    """Nodes are back in service, or are gone."""
+    if names:
+        _try(cluster, stage, lambda url, label: silences.end(url, label, names),
+             f"alerts of {_some(names)} stay silenced for up to {silences.LASTS.days} days")  # fmt: skip
+
+
+def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str]) -> None:
+    """Silence these nodes of the cluster (node → why) and no others."""
+    _try(cluster, stage, lambda url, label: silences.settle(url, label, comments), "silences may be out of date")
+
+
+def _try(cluster: Cluster, stage: Stage, change: Callable[[str, str], None], consequence: str) -> None:
+    url = cluster.spec.monitoring.alertmanager
+    if url is None or time.monotonic() < _failed_until.get(url, 0.0):
+        return
+    try:
+        change(url, cluster_label(cluster.spec.name, simulated=cluster.sandbox))
+    except GpuprovError as error:
+        _failed_until[url] = time.monotonic() + PAUSE_S
+        cluster.events(stage, "warning", f"{consequence}: {error}")
+
+
+def _some(names: Collection[str]) -> str:
+    return few(list(names), 3, ",")
