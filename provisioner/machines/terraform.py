@@ -189,11 +189,12 @@ class TerraformMachines:
                 self._workspace.forget(address)  # its machine is gone, and its place is this one's
                 del known[address]
             if machine.node not in dict(plan.nodes()):
+                group, _, number = machine.node.rpartition("-")
                 raise ProviderError(
                     f"{machine.id} was made by a run that died, and cluster.yaml no longer has {machine.node}",
                     where=f"site {self.site}",
-                    hint=f"put the group of {machine.node} back: `gpuprov up` takes the machine in, and removes it "
-                    "when the group is removed; or remove the whole cluster with `gpuprov down`",
+                    hint=f"put group {group} back with a count of at least {int(number) + 1}, and `gpuprov up` takes "
+                    "the machine in. Or remove the whole cluster with `gpuprov down`",
                 )
             if address in known:
                 raise ProviderError(

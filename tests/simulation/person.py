@@ -103,9 +103,10 @@ class Person:
         group["site"] = site
         group.pop("next", None)
 
-    def _group_back(self, name: str) -> None:
-        """A group as it was when cluster.yaml last had it."""
-        group = next(file.groups[name] for file in reversed(self.history.versions) if name in file.groups)
+    def _group_back(self, name: str, number: int) -> None:
+        """A group as it was when cluster.yaml last had that node of it."""
+        versions = [file.groups[name] for file in reversed(self.history.versions) if name in file.groups]
+        group = next((group for group in versions if group["count"] > number), versions[0])
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
     def _write_account(self, site: str, file: Path) -> None:
@@ -226,8 +227,8 @@ class Person:
             owner = re.search(r"(?:site ([\w-]+)(?::| is left out,)|group ([\w-]+) is at)", text)
             self._set(setting[1], setting[2], owner)
             return typed_command
-        if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-\d+", text):
-            self._group_back(lost[1])
+        if lost := re.search(r"cluster.yaml no longer has ([\w-]+)-(\d+)", text):
+            self._group_back(lost[1], int(lost[2]))
             return typed_command
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+(?:, (?!which)[\w-]+)*)", text):
             owners = re.search(r"any more, and machines of ([\w, -]+) were made there", text)
