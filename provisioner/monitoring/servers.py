@@ -21,6 +21,8 @@ from provisioner.common.errors import GpuprovError
 PROMETHEUS = ("prometheus",)
 ALERTMANAGER = ("prometheus-alertmanager", "alertmanager")
 """Names of the programs: Debian's and Ubuntu's package, then the project's own archive."""
+_ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+"""Asks loopback, whatever proxy the environment has."""
 READY_S = 120.0
 ANSWER_S = 60.0
 PAUSE_S = 0.2
@@ -72,7 +74,7 @@ def get(url: str, parameters: Mapping[str, str | Sequence[str]] | None = None) -
     """The JSON document of an answer, that of an error included. Raises OSError."""
     address = f"{url}?{urllib.parse.urlencode(parameters, doseq=True)}" if parameters else url
     try:
-        with _open(address, ANSWER_S) as answer:
+        with _ask(address, timeout=ANSWER_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return json.load(error)
@@ -107,11 +109,6 @@ def running(arguments: Sequence[str], folder: Path, ready_url: str) -> Iterator[
                 server.wait()
 
 
-def _open(url: str, timeout: float) -> Any:
-    """Loopback is asked without a proxy, whatever the environment has."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=timeout)
-
-
 def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + READY_S
     while not _is_ready(url) or server.poll() is not None:  # another server may have the port
@@ -124,7 +121,7 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 def _is_ready(url: str) -> bool:
     try:
-        with _open(url, 10.0):
+        with _ask(url, timeout=10):
             return True
     except (OSError, http.client.HTTPException):
         return False

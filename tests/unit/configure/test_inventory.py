@@ -38,7 +38,12 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
     assert written_inventory["vars"] == {"gpuprov_registry": "mirror:5000"}
     group = written_inventory["children"]["train"]
     assert group["hosts"] == {
-        name: {"gpuprov_node": name, "gpuprov_private_address": NODE.private_address} for name in ("train-0", "train-1")
+        name: {
+            "gpuprov_node": name,
+            "gpuprov_private_address": NODE.private_address,
+            "gpuprov_listen_address": NODE.private_address,
+        }
+        for name in ("train-0", "train-1")
     }
     assert group["vars"]["gpuprov_stamps"] == {"nccl": {"digest": "a", "installed": "b", "configured": "c"}}
     assert group["vars"]["gpuprov_gpu_count"] == 8
@@ -62,3 +67,13 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
 def test_the_inventory_has_only_nodes_that_are_there(plan: Any, paths: ClusterPaths) -> None:
     written = inventory.write(paths, [NODE], plan, {}, {"train": {}})
     assert list(json.loads(written.read_text())["all"]["children"]["train"]["hosts"]) == ["train-0"]
+
+
+def test_exporters_listen_on_all_addresses_of_a_machine_of_ones_own(paths: ClusterPaths) -> None:
+    """Its name or address may be another one than its own: of a NAT, or of /etc/hosts."""
+    hosts = plans.plan(plans.cluster_spec("dgx-h100", count=1))
+    site = next(iter(hosts.spec.sites))
+    node = replace(NODE, site=site, address="gpu01.lab", private_address="gpu01.lab")
+    written = inventory.write(paths, [node], hosts, {}, {hosts.groups[0].name: {}})
+    row = inventory.plain(json.loads(written.read_text())["all"])["children"][hosts.groups[0].name]["hosts"]["train-0"]
+    assert (row["gpuprov_listen_address"], row["gpuprov_private_address"]) == ("", "gpu01.lab")
