@@ -37,6 +37,8 @@ hooks:
   interrupted: 'echo "$GPUPROV_NODE {{{{ 7 }}}} $GPUPROV_ACTION $GPUPROV_TIME" | tee -a /run/interrupted; id -un'
 """
 TAGS = "infiniband,efa,gpudirect,scratch,mig,rocm,container_runtime,dcgm_exporter,pytorch_images,interruption"
+SCRAPE = "curl -sf $(ss -Htln 'sport = :9400' | awk '{print $4}')/metrics"
+"""Of the DCGM exporter, where it listens."""
 METRICS = "/var/lib/prometheus/node-exporter/gpuprov-interruption.prom"
 
 
@@ -112,7 +114,9 @@ def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: SandboxCluster) ->
     assert mig_devices(fleet, "1g.5gb") == 56
     assert "nvidia.com/gpu=7:6" in shell(fleet, "cut-0", "nvidia-ctk cdi list")
     assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" in shell(
-        fleet, "cut-0", "for i in $(seq 50); do curl -sf localhost:9400/metrics && exit; sleep 0.2; done; exit 1"
+        fleet,
+        "cut-0",
+        f"for i in $(seq 50); do {SCRAPE} && exit; sleep 0.2; done; exit 1",
     )
     # A cloud gives instance store back empty after a stop.
     shell(fleet, "cut-0", f"rm /{storage.CONTENT}")
@@ -133,7 +137,7 @@ def test_the_exporter_has_no_power_and_asks_dcgm(fleet: SandboxCluster) -> None:
     # It is not there without the host engine, comes back with it, and starts again by itself when it dies.
     pid = shell(fleet, "fabric-0", "systemctl show -P MainPID nvidia-dcgm-exporter")
     shell(fleet, "fabric-0", f"kill -9 {pid}")
-    wait = "for i in $(seq 100); do curl -sf localhost:9400/metrics >/dev/null && exit; sleep 0.2; done; exit 1"
+    wait = f"for i in $(seq 100); do {SCRAPE} >/dev/null && exit; sleep 0.2; done; exit 1"
     shell(fleet, "fabric-0", wait)
 
 

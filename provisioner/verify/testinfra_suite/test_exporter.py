@@ -8,11 +8,17 @@ import shlex
 import pytest
 from gpu_node import Node
 
-URL = "http://127.0.0.1:9400/metrics"
+PORT = 9400
 SCRAPE = f"""
+import socket, struct
 from urllib.request import ProxyHandler, build_opener
-print(build_opener(ProxyHandler({{}})).open({URL!r}, timeout=10).read().decode())
+rows = [row.split() for row in open("/proc/net/tcp").read().splitlines()[1:]]
+sockets = [row[1].split(":") for row in rows if row[3] == "0A"]
+raw = [struct.pack("=I", int(address, 16)) for address, port in sockets if int(port, 16) == {PORT}]
+host = socket.inet_ntoa(raw[0]) if raw and any(raw[0]) else "127.0.0.1"
+print(build_opener(ProxyHandler({{}})).open(f"http://{{host}}:{PORT}/metrics", timeout=10).read().decode())
 """
+"""Asks the address where it listens, which may be the node's private one alone."""
 SAMPLE = re.compile(r'^(DCGM_\w+)\{.*?\bgpu="(\d+)".*\}\s+(\S+)', re.M)
 BLANKS = {9223372036854775792.0, 140737488355328.0, 2147483632.0}
 """DCGM writes these in the place of a value that it does not have."""
