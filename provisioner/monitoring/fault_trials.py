@@ -24,6 +24,10 @@ from provisioner.verify.merged_checks import reported
 HEALTH = "gpuprov-health.service"
 HEALTH_DEADLINE_S = 180.0
 """Role health ends a run after 120 s."""
+RUNS = 4
+"""Runs of the checks until a fault has no alert: the first may have begun before it, and rules wait for three."""
+MOST_S = 3600.0
+"""For one fault, whatever its checks do."""
 POLL_S = 0.5
 MARGIN_SCRAPES = 6
 """Scrapes and evaluations that may lie between a result and its alert, beside what the rule waits."""
@@ -48,7 +52,7 @@ class Watched:
     @property
     def window_s(self) -> float:
         """How long a fault is watched: the slowest rule on a check waits for three runs."""
-        return 4 * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
+        return RUNS * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
 
     def alerts(self, node: str = "") -> dict[str, bool]:
         """Alerts of a node that fire now, or of all → whether another alert hides it."""
@@ -65,6 +69,22 @@ class Watched:
     def unsettled(self, node: str) -> set[str]:
         """Alerts of a node that fire, or will fire if nothing changes (`for`)."""
         return {row["metric"]["alertname"] for row in servers.query(self.prometheus, f'ALERTS{{node="{node}"}}')}
+
+
+@dataclass(slots=True)
+class NodeTimer:
+    """The timer of a node, in divided time. `runs`: how often the checks have run to their end."""
+
+    container: str
+    runs: int = 0
+
+    def start(self, watched: Watched, ended: threading.Event) -> None:
+        """Run the checks again and again, until all has `ended`."""
+        while not ended.is_set():
+            started = time.monotonic()
+            run_checks(self.container)
+            self.runs += 1
+            ended.wait(max(0.0, watched.check_s - (time.monotonic() - started)))
 
 
 @dataclass(slots=True)
@@ -93,9 +113,10 @@ def all_trials(
     ended, trials = threading.Event(), list[Trial]()
     with ThreadPoolExecutor(2 * len(work)) as pool:
         try:
-            timers = [pool.submit(_check_again, watched, name, ended) for name in container_names.values()]
+            node_timers = {node: NodeTimer(container_names[node]) for node in work}
+            timers = [pool.submit(timer.start, watched, ended) for timer in node_timers.values()]
             queues = [
-                pool.submit(_try_each, watched, node, container_names[node], queued, ended, say)
+                pool.submit(_try_each, watched, node, node_timers[node], queued, ended, say)
                 for node, queued in work.items()
             ]
             for done in as_completed(queues):
@@ -107,38 +128,33 @@ def all_trials(
     return trials
 
 
-def _check_again(watched: Watched, container: str, ended: threading.Event) -> None:
-    """The timer of the node, in divided time."""
-    while not ended.is_set():
-        started = time.monotonic()
-        run_checks(container)
-        ended.wait(max(0.0, watched.check_s - (time.monotonic() - started)))
-
-
 def _try_each(
-    watched: Watched, node: str, container: str, queued: Sequence[Fault], ended: threading.Event, say: Say
+    watched: Watched, node: str, timer: NodeTimer, queued: Sequence[Fault], ended: threading.Event, say: Say
 ) -> list[Trial]:
     trials = []
     try:
         for fault in queued:
-            trial = _try(watched, node, container, fault, ended)
+            trial = _try(watched, node, timer, fault, ended)
             if ended.is_set():
                 break
             trials.append(trial)
             say(f"{node}: {fault.name}: {', '.join(trial.seconds) or 'no alert'}")
     finally:
-        faults.clear(container)
+        faults.clear(timer.container)
     return trials
 
 
-def _try(watched: Watched, node: str, container: str, fault: Fault, ended: threading.Event) -> Trial:
-    """Break the node, watch, mend it, and wait until its alerts are gone; less of it once all has `ended`."""
+def _try(watched: Watched, node: str, timer: NodeTimer, fault: Fault, ended: threading.Event) -> Trial:
+    """Break the node, watch, mend it, and wait until its alerts are gone; less of it once all has `ended`. On a slow
+    computer the checks take longer than the time between two of their runs: runs count, and not seconds alone."""
     trial, firing_before = Trial(fault, node), watched.unsettled(node)
     expected = expected_alert(watched.fleet, fault)
     started = time.monotonic()
-    faults.inject(container, fault.name)
-    last_new = started
-    while (moment := time.monotonic()) < started + watched.window_s and not ended.wait(POLL_S):
+    faults.inject(timer.container, fault.name)
+    last_new, last_run = started, timer.runs + RUNS
+    while (moment := time.monotonic()) < started + MOST_S and not ended.wait(POLL_S):
+        if timer.runs >= last_run and moment > started + watched.window_s:
+            break
         for name, hidden in watched.alerts(node).items():
             if name in firing_before:
                 continue
@@ -149,11 +165,11 @@ def _try(watched: Watched, node: str, container: str, fault: Fault, ended: threa
         settled = moment - last_new > watched.check_s + MARGIN_SCRAPES * SCRAPE_S / watched.speed
         if expected in trial.seconds and settled:
             break
-    faults.clear(container)
+    faults.clear(timer.container)
     if ended.is_set():
         return trial
     for _ in range(2):  # the first may join a run that began before
-        run_checks(container)
+        run_checks(timer.container)
     deadline = time.monotonic() + watched.window_s
     while (lasting := watched.unsettled(node) - firing_before) and time.monotonic() < deadline:
         if ended.wait(POLL_S):
