@@ -147,6 +147,8 @@ def row_of(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:
 
 def _reasons(trial: Trial, expected: str) -> Iterator[str]:
     """Why no alert on the fault's check fired."""
+    if trial.error:
+        yield trial.error
     if expected and expected not in trial.seconds:
         yield f"{expected} did not fire"
     if expected:

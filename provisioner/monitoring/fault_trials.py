@@ -5,6 +5,7 @@ Between faults the node is cleared, until no alert of it fires or is pending.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +97,8 @@ class Trial:
     seconds: dict[str, float] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     lasting: list[str] = field(default_factory=list)
+    error: str = ""
+    """Why the node could not have the fault, or could not be mended; empty where it could."""
 
 
 def run_checks(container: str) -> None:
@@ -134,28 +137,36 @@ def _try_each(
     trials = []
     try:
         for fault in queued:
-            trial = _try(watched, node, timer, fault, ended)
+            trial = Trial(fault, node)
+            try:
+                _try(watched, trial, timer, ended)
+            except ProviderError as error:  # of podman: cluster.yaml may leave out what the fault breaks
+                trial.error = str(error)
+                with contextlib.suppress(ProviderError):
+                    faults.clear(timer.container)
             if ended.is_set():
                 break
             trials.append(trial)
-            say(f"{node}: {fault.name}: {', '.join(trial.seconds) or 'no alert'}")
+            say(f"{node}: {fault.name}: {trial.error or ', '.join(trial.seconds) or 'no alert'}")
     finally:
-        faults.clear(timer.container)
+        with contextlib.suppress(ProviderError):
+            faults.clear(timer.container)
     return trials
 
 
-def _try(watched: Watched, node: str, timer: NodeTimer, fault: Fault, ended: threading.Event) -> Trial:
+def _try(watched: Watched, trial: Trial, timer: NodeTimer, ended: threading.Event) -> None:
     """Break the node, watch, mend it, and wait until its alerts are gone; less of it once all has `ended`. On a slow
-    computer the checks take longer than the time between two of their runs: runs count, and not seconds alone."""
-    trial, firing_before = Trial(fault, node), watched.unsettled(node)
-    expected = expected_alert(watched.fleet, fault)
+    computer the checks take longer than the time between two of their runs: runs count, and not seconds alone. Raises
+    ProviderError where the node cannot be broken or mended."""
+    firing_before = watched.unsettled(trial.node)
+    expected = expected_alert(watched.fleet, trial.fault)
     started = time.monotonic()
-    faults.inject(timer.container, fault.name)
+    faults.inject(timer.container, trial.fault.name)
     last_new, last_run = started, timer.runs + RUNS
     while (moment := time.monotonic()) < started + MOST_S and not ended.wait(POLL_S):
         if timer.runs >= last_run and moment > started + watched.window_s:
             break
-        for name, hidden in watched.alerts(node).items():
+        for name, hidden in watched.alerts(trial.node).items():
             if name in firing_before:
                 continue
             if name not in trial.seconds:
@@ -167,15 +178,14 @@ def _try(watched: Watched, node: str, timer: NodeTimer, fault: Fault, ended: thr
             break
     faults.clear(timer.container)
     if ended.is_set():
-        return trial
+        return
     for _ in range(2):  # the first may join a run that began before
         run_checks(timer.container)
     deadline = time.monotonic() + watched.window_s
-    while (lasting := watched.unsettled(node) - firing_before) and time.monotonic() < deadline:
+    while (lasting := watched.unsettled(trial.node) - firing_before) and time.monotonic() < deadline:
         if ended.wait(POLL_S):
             break
     trial.lasting = sorted(lasting)
-    return trial
 
 
 def expected_alert(fleet: WatchedFleet, fault: Fault) -> str:
