@@ -134,7 +134,7 @@ def _healthy(watched: Watched, container_names: Mapping[str, str]) -> list[Firin
 
 def row_of(fleet: WatchedFleet, trial: Trial, speed: int) -> FaultAlerts:
     """What is reported of a trial: seconds as the exported rules have them."""
-    expected = expected_alert(fleet, trial.fault)
+    expected = "" if trial.error else expected_alert(fleet, trial.fault)
     alerts = [
         FiringAlert(alert=name, seconds=round(seconds * speed), hidden=name in trial.hidden)
         for name, seconds in sorted(trial.seconds.items(), key=lambda item: item[1])

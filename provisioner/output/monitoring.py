@@ -35,7 +35,9 @@ class FaultAlerts(OpenOutput):
     fault: str
     node: str
     check: str = Field(description="The check by which `gpuprov verify` finds the fault")
-    expected: str = Field(description="The alert on that check; empty where nodes do not run it by themselves")
+    expected: str = Field(
+        description="The alert on that check; empty where nodes do not run it by themselves, or have no such fault"
+    )
     alerts: list[FiringAlert]
     reason: str = Field(description="Why no alert on that check fired; empty where it did")
     lasting: list[str] = Field(description="Alerts that still fired when the node was well again for a while")

@@ -17,6 +17,7 @@ from provisioner.monitoring import fast_time, fault_alerts, fault_trials, server
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.rules import alert_rules
 from provisioner.monitoring.rules.checks import alert_name, watched_checks
+from provisioner.output.monitoring import MonitoringTestOutput
 from provisioner.rundir.fleet import Node
 from provisioner.sandbox import faults
 
@@ -82,6 +83,13 @@ def test_why_no_alert_of_the_check_fired(fault: str, seconds: dict[str, float], 
     assert row.reason == reason
     assert [(alert.alert, alert.seconds) for alert in row.alerts] == [(k, round(v * 15)) for k, v in seconds.items()]
     assert [alert.hidden for alert in row.alerts] == [name == "CheckGpuCount" for name in seconds]
+
+
+def test_a_fault_that_the_cluster_cannot_have_is_no_failure(tmp_path: Path) -> None:
+    trial = fault_trials.Trial(faults.find_fault("scratch-unmounted"), "train-0", error="no such unit")
+    row = fault_alerts.row_of(fleet(tmp_path), trial, 15)
+    result = MonitoringTestOutput(cluster="x", speed=15, nodes=1, healthy=[], faults=[row])
+    assert (row.reason, row.expected, result.failed, result.dark) == ("no such unit", "", [], ["scratch-unmounted"])
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
