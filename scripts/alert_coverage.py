@@ -34,8 +34,8 @@ def page(result: MonitoringTestOutput) -> str:
     first = sorted(min(alert.seconds for alert in row.alerts) for row in fired)
     median = first[len(first) // 2] if first else 0
     summary = (
-        f"{len(result.faults)} of the {len(faults.FAULTS)} faults were tried; {len(fired)} fired an alert, half of them "
-        f"within {median} seconds. "
+        f"{len(result.faults)} of the {len(faults.FAULTS)} faults were tried; {len(fired)} fired an alert, half "
+        f"of them within {median} seconds. "
         f"{result.nodes} nodes, all times divided by {result.speed}. "
         f"Alerts for healthy nodes: {', '.join(alert.alert for alert in result.healthy) or 'none'}."
     )

@@ -25,8 +25,8 @@ from provisioner.verify.merged_checks import reported
 HEALTH = "gpuprov-health.service"
 HEALTH_DEADLINE_S = 180.0
 """Role health ends a run after 120 s."""
-RUNS = 4
-"""Runs of the checks until a fault has no alert: the first may have begun before it, and rules wait for three."""
+RUNS = 2
+"""Runs of the checks after which their results are there: the first may have begun before the fault."""
 MOST_S = 3600.0
 """For one fault, whatever its checks do."""
 POLL_S = 0.5
@@ -52,8 +52,8 @@ class Watched:
 
     @property
     def window_s(self) -> float:
-        """How long a fault is watched: the slowest rule on a check waits for three runs."""
-        return RUNS * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
+        """How long a rule may wait once the results are there: the slowest one waits for three runs."""
+        return 3 * self.check_s + MARGIN_SCRAPES * SCRAPE_S / self.speed
 
     def alerts(self, node: str = "") -> dict[str, bool]:
         """Alerts of a node that fire now, or of all → whether another alert hides it."""
@@ -163,9 +163,10 @@ def _try(watched: Watched, trial: Trial, timer: NodeTimer, ended: threading.Even
     started = time.monotonic()
     faults.inject(timer.container, trial.fault.name)
     last_new, last_run = started, timer.runs + RUNS
-    while (moment := time.monotonic()) < started + MOST_S and not ended.wait(POLL_S):
-        if timer.runs >= last_run and moment > started + watched.window_s:
-            break
+    deadline = latest = started + MOST_S
+    while (moment := time.monotonic()) < deadline and not ended.wait(POLL_S):
+        if timer.runs >= last_run and deadline == latest:  # the results are there, and rules wait from here on
+            deadline = moment + watched.window_s
         for name, hidden in watched.alerts(trial.node).items():
             if name in firing_before:
                 continue
