@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from provisioner.cli import json_output
 from provisioner.cli.options import File, Json, Sandbox
 from provisioner.common.errors import GpuprovError, VerifyError
 from provisioner.common.text import counted, few
-from provisioner.output.monitoring import FaultAlerts, MonitoringTestOutput
+
+if TYPE_CHECKING:
+    from provisioner.output.monitoring import FaultAlerts, MonitoringTestOutput
 
 app = typer.Typer(
     help="Prometheus rules, scrape targets, Alertmanager routes, Grafana dashboards.",

@@ -10,11 +10,12 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-import urllib3
+from typing import TYPE_CHECKING, Any
 
 from provisioner.common.errors import GpuprovError
+
+if TYPE_CHECKING:
+    import urllib3
 
 AUTHOR = "gpuprov"
 LASTS = timedelta(days=7)
@@ -53,6 +54,8 @@ class _Alertmanager:
     """Requests to one Alertmanager, over one connection, with a deadline for all of them."""
 
     def __init__(self, url: str) -> None:
+        import urllib3  # only where cluster.yaml names an Alertmanager: every command that drains imports this module
+
         self._url = url.rstrip("/")
         self._pool = urllib3.PoolManager(retries=False)
         self._until = time.monotonic() + DEADLINE_S
@@ -100,6 +103,8 @@ class _Alertmanager:
     def _request(self, method: str, path: str, document: Any = None) -> Any:
         """The JSON document of the answer; None for an empty one, and for a silence that is gone already. Raises
         GpuprovError."""
+        from urllib3.exceptions import HTTPError
+
         url = f"{self._url}/api/v2/{path}"
         try:
             timeout = min(ANSWER_S, max(0.1, self._until - time.monotonic()))
@@ -114,7 +119,7 @@ class _Alertmanager:
                 text = content.decode("utf-8", "replace").strip()[:MESSAGE]
                 raise GpuprovError(f"status {answer.status}: {text}", where=url)
             return json.loads(content) if content else None
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise GpuprovError(str(error).rpartition(": ")[2][:MESSAGE] or type(error).__name__, where=url) from error
 
     def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup
-from provisioner.monitoring.rules.series import constant, duration, on_node, rising, select, up
+from provisioner.monitoring.rules.series import VERIFY, constant, duration, on_node, rising, select, up
 from provisioner.verify.check import Check
 from provisioner.verify.check_runner import asks
 from provisioner.verify.merged_checks import MERGED, reported
@@ -55,7 +55,7 @@ def _failures(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
             summary=f"{{{{ $labels.node }}}}: {name} failed",
             description=merged.get(name, checks[0].says),
             doc=f'runbook "{name}"',
-            command="gpuprov verify FILE --node {{ $labels.node }}",
+            command=VERIFY,
             basis=" and ".join(sorted({check.basis for check in checks})),
             firing=(on_node(fleet, group, "gpuprov_check", constant(0), check=name, severity=checks[0].severity),),
             silent=(on_node(fleet, group, "gpuprov_check", constant(1), check=name, severity=checks[0].severity),),
@@ -84,7 +84,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         summary="{{ $labels.node }}: {{ $labels.check }} could not be answered",
         description="A fatal check has had no answer for three runs: the node is not known to be healthy.",
         doc='monitoring "A check has no answer"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         firing=(on_node(fleet, group, "gpuprov_check", constant("NaN+0"), check="gpu.count", severity="fatal"),),
         silent=(on_node(fleet, group, "gpuprov_check", constant(1), check="gpu.count", severity="fatal"),),
         fires_at_s=3 * every_s + 60,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup, Series
-from provisioner.monitoring.rules.series import LONG_S, constant, on_node, samples, select, up
+from provisioner.monitoring.rules.series import LONG_S, VERIFY, constant, on_node, samples, select, up
 
 MISSING = "NodeHostMetricsMissing"
 AVAILABLE, SIZE, READ_ONLY = (
@@ -25,7 +25,6 @@ ALMOST_FULL, FILLING, HOURS = 0.05, 0.2, 4
 """Free share; free share and hours until none is left: judgement, as in github prometheus/node_exporter,
 docs/node-mixin."""
 JUDGEMENT = "judgement"
-VERIFY = "gpuprov verify FILE --node {{ $labels.node }}"
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:

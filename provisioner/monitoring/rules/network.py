@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from provisioner import catalog
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup, Series
-from provisioner.monitoring.rules.series import LONG_S, ON_NODE, constant, on_node, samples, select, up
+from provisioner.monitoring.rules.series import LONG_S, ON_NODE, VERIFY, constant, on_node, samples, select, up
 
 STATE = "node_infiniband_state_id"
 DOWNED = "node_infiniband_link_downed_total"
@@ -59,7 +59,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
             summary=f"{{{{ $labels.node }}}}: {{{{ $value }}}} of {ports} RDMA ports are active",
             description="Jobs over several nodes fail, or are slow. Look at cable, transceiver and switch port.",
             doc='runbook "ib.ports"',
-            command="gpuprov verify FILE --node {{ $labels.node }}",
+            command=VERIFY,
             basis=f"catalogue, {row.machine.name}",
             firing=(*nodes[1:], down, storage),
             silent=nodes,
@@ -75,7 +75,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
         summary="{{ $labels.node }}: port {{ $labels.device }} lost its link {{ $value }} times in 24 hours",
         description="A cable or transceiver is loose or dirty, or a switch port fails.",
         doc='runbook "log.link_flap"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         basis="catalogue, rdma.link_downed (documented: Azure/azurehpc-health-checks)",
         firing=(on_port(DOWNED, f"0x{samples(300)} {10 + flaps:g}x{samples(LONG_S)}"),),
         silent=(on_port(DOWNED, constant(9)),),
@@ -90,7 +90,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
         summary="{{ $labels.node }}: port {{ $labels.device }} receives broken packets",
         description="A cable or transceiver gives bit errors, and packets are sent again.",
         doc='runbook "rdma.errors"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         basis="catalogue, rdma.port_rcv_errors (unverified)",
         firing=(on_port(RECEIVE_ERRORS, f"0x{samples(300)} {2 * errors:g}x{samples(LONG_S)}"),),
         silent=(on_port(RECEIVE_ERRORS, constant(5000)),),
@@ -107,7 +107,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
         summary="{{ $labels.node }}: no RDMA port is active, or node_exporter shows none",
         description="The driver has no card, all links are down, or node_exporter runs without collector infiniband.",
         doc='runbook "ib.ports"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         basis=f"catalogue, {', '.join(sorted({group.machine.name for group in groups}))}",
         firing=(up(fleet, group),),
         silent=(up(fleet, group), on_port(STATE, constant(ACTIVE))),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, AlertRule, RuleGroup
-from provisioner.monitoring.rules.series import constant, on_node, select, up
+from provisioner.monitoring.rules.series import VERIFY, constant, on_node, select, up
 
 DOWN = "GpuNodeDown"
 """Inhibits every other alert of the node (server_config.py)."""
@@ -90,7 +90,7 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
         summary="{{ $labels.node }}: dcgm-exporter does not answer",
         description="Nobody watches the GPUs of this node. DCGM or a GPU may hang.",
         doc='runbook "dcgm.exporter"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         firing=(up(fleet, group, DCGM_JOB, 0), up(fleet, group)),
         silent=(up(fleet, group, DCGM_JOB, 0), up(fleet, group, NODE_JOB, 0)),
         fires_at_s=360,

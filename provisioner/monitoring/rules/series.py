@@ -9,6 +9,8 @@ from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, TARGET_L
 
 ON_NODE = ", ".join(TARGET_LABELS)
 """As an aggregation has them."""
+VERIFY = "gpuprov verify FILE --node {{ $labels.node }}"
+"""The command of an alert that a verdict explains."""
 LONG_S = 7 * 3600
 """Seconds that a series of a test lasts: longer than any test looks."""
 

@@ -11,7 +11,7 @@ from provisioner.common.text import counted
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rules.gpus import XID, absence_name
-from provisioner.monitoring.rules.series import constant, on_gpu, samples, select
+from provisioner.monitoring.rules.series import VERIFY, constant, on_gpu, samples, select
 
 WINDOW = "5m"
 KEEP = "30m"
@@ -63,7 +63,7 @@ def _rule(
         summary=f"{{{{ $labels.node }}}}: GPU {{{{ $labels.gpu }}}} had an Xid; action {action}",
         description=description,
         doc='runbook "gpu.xid"',
-        command="gpuprov verify FILE --node {{ $labels.node }}",
+        command=VERIFY,
         basis="NVIDIA Xid catalogue",
         # the same code all along is old, and a change between two scrapes is new
         firing=(on_gpu(fleet, group, XID, f"0x{samples(300)} {constant(str(code))}"),),

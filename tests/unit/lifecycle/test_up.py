@@ -523,14 +523,19 @@ def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
     assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
 
 
-def test_verify_records_no_machine_that_was_replaced_meanwhile(
-    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def mend_an_unproven_node(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` has left train-1 unproven, and it is well now."""
     world.bad = {"train-1"}
     run_up(cluster)
     world.bad = set()
     monkeypatch.setattr(type(cluster), "lock", world.lock)
     monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
+
+
+def test_verify_records_no_machine_that_was_replaced_meanwhile(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mend_an_unproven_node(cluster, world, monkeypatch)
     compared, (judged,) = diff.compare(cluster), [node for node in cluster.nodes() if node.name == "train-1"]
 
     def replaced(*_: Any) -> dict[str, Any]:
@@ -545,11 +550,7 @@ def test_verify_records_no_machine_that_was_replaced_meanwhile(
 def test_verify_records_what_is_proven_before_it_puts_a_node_into_service(
     cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.bad = {"train-1"}
-    run_up(cluster)
-    world.bad = set()
-    monkeypatch.setattr(type(cluster), "lock", world.lock)
-    monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
+    mend_an_unproven_node(cluster, world, monkeypatch)
     monkeypatch.setattr(status, "drifted", lambda *_: {"train-1": ()})
 
     def end(*_: Any, **__: Any) -> None:
