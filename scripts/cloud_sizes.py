@@ -1,4 +1,4 @@
-"""Write provisioner/catalog/data/cloud_sizes.yaml from the lists of GPU sizes in scripts/data/cloud_sizes/.
+"""Write provisioner/catalog/data/cloud_sizes.yaml from the lists of sizes in scripts/data/cloud_sizes/.
 
     python scripts/cloud_sizes.py            writes the file
     python scripts/cloud_sizes.py --check    exits with 1 if the file is not what the lists give
@@ -36,6 +36,8 @@ SOURCES = {
     "azure_instance_types.go @03e49d9c (2026-03-17)",
     "azure-docs": "github MicrosoftDocs/azure-compute-docs:articles/virtual-machines/sizes/gpu-accelerated, pages and"
     " commits in scripts/data/cloud_sizes/azure_docs.csv",
+    "azure-general": "github MicrosoftDocs/azure-compute-docs:articles/virtual-machines/sizes/general-purpose/"
+    "dsv5-series.md @005f8f6e (2026-02-27)",
     "azure-retired": "github MicrosoftDocs/azure-compute-docs:articles/virtual-machines/sizes/retirement/"
     "retired-sizes-list.md @0bdc5d34",
     "azure-vgpu": "github Azure/karpenter-provider-azure:pkg/utils/gpu.go @352646f5 (2026-08-21) names the sizes that"
@@ -45,11 +47,14 @@ SOURCES = {
     "alicloud-vgpu": "the same page of help.aliyun.com in Chinese (public copy of 2026 with sgn8ia and gn9gc)",
     "alicloud-h20": "the help page says 96 GB of HBM3 and no product; a public page of a Qwen3 service by Alibaba Cloud"
     " calls the GPU of ecs.ebmgn8v.48xlarge H20",
+    "alicloud-general": "github AlibabaCloudDocs/ecs:intl.en-US/Instance/Instance type families/General purpose"
+    " instance families.md @cadab6e7 (2021-07-17)",
     "tencent-compute": "github tencentyun/intlcloud-documents @02ec31c2 (2024-12-24), GPU instance types: computing",
     "tencent-render": "github tencentyun/intlcloud-documents @02ec31c2 (2024-12-24), GPU instance types: rendering",
     "tencent-hpc": "list of instance types of Tencent Cloud's HPC platform (public page of 2026: PNV5b, 48 GB)",
     "tencent-l20": "public Terraform examples for Tencent Cloud: PNV5b.8XLARGE96, 16XLARGE192, 48XLARGE768 have 1, 2, 4"
     " NVIDIA L20",
+    "tencent-standard": "github tencentyun/intlcloud-documents @02ec31c2 (2024-12-24), instance types: standard S5",
 }
 
 Row = dict[str, Any]
@@ -130,7 +135,7 @@ EXCLUDED = {
 EXCLUDED_SIZES = {"Standard_ND96is_MI300X_v5": "the API says no number of GPUs"}
 
 HEAD = """\
-# GPU sizes that providers sell, beside those of machines.yaml. scripts/cloud_sizes.py writes this file from
+# Sizes that providers sell, beside those of machines.yaml. scripts/cloud_sizes.py writes this file from
 # scripts/data/cloud_sizes/*.csv: change those and run it. A key that the source of a row does not say is left out.
 # sources:    id → where the values were read
 # machines:   name       as the provider's API takes it
@@ -146,6 +151,7 @@ HEAD = """\
 #             source     ids
 # fractional: sizes with a vGPU: share is the part of a GPU (1 and 2: a vGPU as large as one or two cards). They need a
 #             vGPU (GRID) driver, which gpuprov does not install.
+# without_gpus: general-purpose sizes for head nodes: the keys of machines without gpu and gpus.
 """
 
 
@@ -254,6 +260,21 @@ def tencent() -> Iterator[Row]:
         yield row | {"source": sources}
 
 
+def without_gpus(provider: str) -> Iterator[Row]:
+    for size in read_list("without_gpus"):
+        if size["provider"] != provider:
+            continue
+        row: Row = {"name": size["name"], "vcpus": int(size["vcpus"]), "memory_gib": number(size["memory_gib"])}
+        if size["gbps"]:
+            row |= network("ethernet", 1, number(size["gbps"]))
+        if size["disks"]:
+            assert size["disks"] == "0", "the list has no size of a disk"
+            row["local_nvme"] = {"count": 0, "size_gb": 0}
+        if size["arch"] == "arm64":
+            row["cpu"] = "arm64"
+        yield row | {"source": size["source"].split()}
+
+
 PROVIDERS = (aws, azure, alicloud, tencent)
 
 
@@ -262,14 +283,24 @@ def render() -> str:
     known = {row["name"] for row in yaml.safe_load((DATA / "machines.yaml").read_text(encoding="utf-8"))["machines"]}
     rows = []
     for provider in PROVIDERS:
-        sizes = sorted((row for row in provider() if row["name"] not in known), key=lambda row: _order(row["name"]))
+        listed = (row for row in (*provider(), *without_gpus(provider.__name__)) if row["name"] not in known)
+        sizes = sorted(listed, key=lambda row: _order(row["name"]))
         rows += [{"name": row.pop("name"), "provider": provider.__name__, **row} for row in sizes]
     used = {key for row in rows for key in row["source"]}
     lines = [HEAD + f"schema: 1\nas_of: '{AS_OF}'", "sources:"]
     lines += [f'  {key}: "{text}"' for key, text in SOURCES.items() if key in used]
-    for section, part in (("machines", False), ("fractional", True)):
-        lines += [f"{section}:", *(f"  - {flow(row)}" for row in rows if ("share" in row) is part)]
+    for section in SECTIONS:
+        lines += [f"{section}:", *(f"  - {flow(row)}" for row in rows if _section(row) == section)]
     return "\n".join(lines) + "\n"
+
+
+SECTIONS = ("machines", "fractional", "without_gpus")
+
+
+def _section(row: Row) -> str:
+    if "gpu" not in row:
+        return "without_gpus"
+    return "fractional" if "share" in row else "machines"
 
 
 def _order(name: str) -> list[int | str]:

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = yaml.safe_load((ROOT / "provisioner/catalog/data/cloud_sizes.yaml").read_text(encoding="utf-8"))
 MACHINES: list[dict[str, Any]] = DOCUMENT["machines"]
 FRACTIONAL: list[dict[str, Any]] = DOCUMENT["fractional"]
+WITHOUT_GPUS: list[dict[str, Any]] = DOCUMENT["without_gpus"]
+ROWS = [*MACHINES, *FRACTIONAL, *WITHOUT_GPUS]
 REQUIRED = {"name", "provider", "gpu", "gpus", "vcpus", "memory_gib", "source"}
 OPTIONAL = {"network", "local_nvme", "numa_nodes", "cpu", "retired"}
 
@@ -32,13 +34,17 @@ def test_the_file_is_up_to_date() -> None:
 
 def test_names_are_unique_over_both_files() -> None:
     text = (ROOT / "provisioner/catalog/data/machines.yaml").read_text(encoding="utf-8")
-    names = Counter(row["name"] for row in [*MACHINES, *FRACTIONAL, *yaml.safe_load(text)["machines"]])
+    names = Counter(row["name"] for row in [*ROWS, *yaml.safe_load(text)["machines"]])
     assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("row", [*MACHINES, *FRACTIONAL], ids=lambda row: row["name"])
-def test_a_row_names_its_gpu_and_its_sources(row: dict[str, Any]) -> None:
+def test_a_row_names_its_gpu(row: dict[str, Any]) -> None:
     assert row["gpu"] in {gpu.model for gpu in catalog.load().gpus()}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_a_row_names_its_provider_and_its_sources(row: dict[str, Any]) -> None:
     assert row["provider"] in {"aws", "azure", "alicloud", "tencent"}
     assert row["source"]
     assert set(row["source"]) <= set(DOCUMENT["sources"])
@@ -50,6 +56,10 @@ def test_a_row_names_its_gpu_and_its_sources(row: dict[str, Any]) -> None:
 def test_a_machine_has_the_keys_of_the_short_form(row: dict[str, Any]) -> None:
     assert REQUIRED <= set(row) <= REQUIRED | OPTIONAL
     assert row["gpus"] > 0
+    _check_what_every_machine_has(row)
+
+
+def _check_what_every_machine_has(row: dict[str, Any]) -> None:
     assert row["vcpus"] > 0
     assert row["memory_gib"] > 0
     if network := row.get("network"):
@@ -67,8 +77,27 @@ def test_a_fractional_size_has_a_share(row: dict[str, Any]) -> None:
     assert 0 < Fraction(row["share"]) <= 2
 
 
+@pytest.mark.parametrize("row", WITHOUT_GPUS, ids=lambda row: row["name"])
+def test_a_size_without_gpus_has_the_other_keys_of_a_machine(row: dict[str, Any]) -> None:
+    assert REQUIRED - {"gpu", "gpus"} <= set(row) <= (REQUIRED | OPTIONAL) - {"gpu", "gpus"}
+    _check_what_every_machine_has(row)
+
+
+def test_each_cloud_has_general_purpose_sizes_of_2_to_16_vcpus() -> None:
+    listed = {(row["provider"], row["vcpus"]) for row in WITHOUT_GPUS}
+    assert listed == {
+        (provider, vcpus) for provider in ("aws", "azure", "alicloud", "tencent") for vcpus in (2, 4, 8, 16)
+    }
+
+
+def test_every_size_of_the_list_without_gpus_is_in_the_file() -> None:
+    lines = (ROOT / "scripts/data/cloud_sizes/without_gpus.csv").read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if line[:1] != "#")
+    assert {row["name"] for row in rows} == {row["name"] for row in WITHOUT_GPUS}
+
+
 def test_every_source_is_used() -> None:
-    used = {key for row in [*MACHINES, *FRACTIONAL] for key in row["source"]}
+    used = {key for row in ROWS for key in row["source"]}
     assert used == set(DOCUMENT["sources"])
 
 
