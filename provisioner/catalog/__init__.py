@@ -26,7 +26,18 @@ from provisioner.catalog.limits import (
     RdmaLimit,
     ScratchLimit,
 )
-from provisioner.catalog.models import Basis, Board, Gpu, GpuFraction, Machine, ProviderName, Row, Topology, Xid
+from provisioner.catalog.models import (
+    NO_GPU,
+    Basis,
+    Board,
+    Gpu,
+    GpuFraction,
+    Machine,
+    ProviderName,
+    Row,
+    Topology,
+    Xid,
+)
 from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
 from provisioner.catalog.providers import Provider
 from provisioner.common import yaml_text
@@ -62,13 +73,19 @@ class Catalog:
         return described_machine(row["name"], MachineDescription.model_validate(keys), self, "documented")
 
     @cached_property
+    def without_gpus(self) -> Mapping[str, Machine]:
+        """Sizes of the clouds that have no GPU, for head nodes."""
+        rows = _document("cloud_sizes")["without_gpus"]
+        return {row["name"]: self._size({**row, "gpus": 0}) for row in rows}
+
+    @cached_property
     def fractions(self) -> Mapping[str, GpuFraction]:
         """Sizes that have a part of a GPU, and need a vGPU driver."""
         return {row.name: row for row in _rows("cloud_sizes", "fractional", GpuFraction)}
 
     @cached_property
     def _machines(self) -> Mapping[str, Machine]:
-        return {**self.listed, **self._sizes, **self.own}
+        return {**self.listed, **self._sizes, **self.without_gpus, **self.own}
 
     @cached_property
     def _gpus(self) -> Mapping[str, Gpu]:
@@ -190,7 +207,9 @@ class Catalog:
         return row
 
     def gpu(self, model: str) -> Gpu:
-        """The GPU product of that slug (Machine.gpu_model). Raises GpuprovError."""
+        """The GPU product of that slug (Machine.gpu_model); NO_GPU for a machine without. Raises GpuprovError."""
+        if model == NO_GPU.model:
+            return NO_GPU
         try:
             return self._gpus[model]
         except KeyError:

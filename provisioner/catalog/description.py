@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from provisioner.catalog.models import Board, Evidence, Gpu, LocalNVMe, Machine, Network, NVLink, Row
+from provisioner.catalog.models import NO_GPU, Board, Evidence, Gpu, LocalNVMe, Machine, Network, NVLink, Row
 
 MACHINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MACHINE_NAME_TITLE = "a name of letters, digits, dots, hyphens and underscores, at most 63, a letter or digit first"
@@ -150,11 +150,15 @@ class MachineDescription(DescribedPart):
     gpu: Annotated[
         Annotated[GpuName, Tag("name")] | Annotated[DescribedGpu, Tag("block")], Discriminator(_form_of_gpu)
     ] = Field(
+        default=NO_GPU.model,
         title="a GPU of `gpuprov catalog --gpus`, or a block that describes another",
-        description="GPU product of `gpuprov catalog --gpus`, or a block that describes one that is not listed",
+        description="GPU product of `gpuprov catalog --gpus`, or a block that describes one that is not listed; left "
+        "out where `gpus` is 0",
         examples=["L40S", "H100-SXM5-80GB"],
     )
-    gpus: int = Field(ge=1, le=32, title="a whole number", description="GPUs of one machine")
+    gpus: int = Field(
+        ge=0, le=32, title="a whole number", description="GPUs of one machine; 0 for a head node, which has none"
+    )
     nvlink: DescribedNVLink | None = Field(
         default=None,
         title="a block, or null",
@@ -212,8 +216,8 @@ def machine(
         fabric_manager_required=links.fabric_manager,
         network=Network(kind=network.kind, ports=network.ports, rate_gbps=network.rate_gbps, cards=network.ports),
         local_nvme=LocalNVMe(count=disks.count if disks else 0, size_gb=disks.size_gb if disks else 0),
-        vcpus=description.vcpus or EXAMPLE_VCPUS * description.gpus,
-        memory_gib=description.memory_gib or EXAMPLE_GIB * description.gpus,
+        vcpus=description.vcpus or EXAMPLE_VCPUS * max(1, description.gpus),
+        memory_gib=description.memory_gib or EXAMPLE_GIB * max(1, description.gpus),
         numa_nodes=description.numa_nodes,
         mig_capable=gpu.mig,
         notes="",
@@ -230,7 +234,7 @@ def _evidence(description: MachineDescription, gpu: Gpu, basis: Literal["user", 
     """What the keys of the row rest on: what is stated on the description, the rest on a like machine or nothing."""
     stated = description.model_dump(exclude_none=True)
     network, disks, nvlink = description.network, description.local_nvme, description.nvlink
-    is_alone = description.gpus == 1
+    is_alone = description.gpus <= 1
     keys = {
         "gpu_model": True,
         "gpu_count": True,
@@ -275,7 +279,7 @@ def _linked(description: MachineDescription, gpu: Gpu, catalog: CatalogRows) -> 
     none = NVLink(generation=None, links_per_gpu=0, gbps_per_link=0, nvswitch_count=0, topology="none")
     stated = description.nvlink
     gpus = description.gpus
-    if gpus == 1:
+    if gpus <= 1:
         return _Links(nvlink=none, peer_cells=None)
     if stated is None:
         alike = _alike(description, gpu, catalog)

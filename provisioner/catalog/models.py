@@ -77,12 +77,16 @@ class LocalNVMe(Row):
     size_gb: float = Field(ge=0)
 
 
+Vendor = Literal["nvidia", "amd", "none"]
+"""Who made a machine's GPUs; none of a machine without GPUs."""
+
+
 class Gpu(Row):
     """A GPU product. `product_names`: every spelling that nvidia-smi or rocm-smi has been seen to print."""
 
     model: str
     product_names: tuple[str, ...]
-    memory_mib: int = Field(gt=0)
+    memory_mib: int = Field(ge=0)
     arch: str
     compute_capability: str
     mig: bool
@@ -101,8 +105,17 @@ class Gpu(Row):
     basis: Evidence = Evidence()
 
     @property
-    def vendor(self) -> Literal["nvidia", "amd"]:
+    def vendor(self) -> Vendor:
+        if self.model == "none":
+            return "none"
         return "amd" if self.open_kernel_modules == "n/a" else "nvidia"
+
+
+NO_GPU = Gpu(
+    model="none", product_names=(), memory_mib=0, arch="none", compute_capability="", mig=False, ecc=False,
+    open_kernel_modules="n/a", memory_source="", pcie_gen=0,
+)  # fmt: skip
+"""In place of a product: what a machine without GPUs has."""
 
 
 class Machine(Row):
@@ -111,8 +124,8 @@ class Machine(Row):
     name: str
     provider: ProviderName
     gpu_model: str
-    gpu_count: int = Field(gt=0)
-    gpu_memory_mib: int = Field(gt=0)
+    gpu_count: int = Field(ge=0)
+    gpu_memory_mib: int = Field(ge=0)
     gpu_arch: str
     compute_capability: str
     nvlink: NVLink

@@ -185,8 +185,10 @@ def _row(machine: Machine, known: Catalog) -> tuple[str, ...]:
     return (
         machine.name,
         machine.provider,
-        f"{machine.gpu_count} x {gpu.model if gpu.source != 'user' else gpu.product_names[0]}",
-        f"{machine.gpu_memory_mib / 1024:.0f}",
+        f"{machine.gpu_count} x {gpu.model if gpu.source != 'user' else gpu.product_names[0]}"
+        if machine.gpu_count
+        else "-",
+        f"{machine.gpu_memory_mib / 1024:.0f}" if machine.gpu_count else "-",
         _links(machine),
         _network(machine),
         _disks(machine),
@@ -196,7 +198,7 @@ def _row(machine: Machine, known: Catalog) -> tuple[str, ...]:
 
 def _links(machine: Machine) -> str:
     if machine.nvlink.topology == "none":
-        return "-" if machine.gpu_count == 1 else "PCIe"
+        return "-" if machine.gpu_count <= 1 else "PCIe"
     rate = f" x {machine.nvlink.gbps_per_link:g} GB/s" if machine.nvlink.gbps_per_link else " links"
     return f"{machine.nvlink.topology} {machine.nvlink.links_per_gpu}{rate}"
 
@@ -211,13 +213,9 @@ def _disks(machine: Machine) -> str:
 
 
 def _page(known: Catalog, machine: Machine) -> list[str]:
-    gpu = known.gpu(machine.gpu_model)
     rows = {
         "provider": known.provider(machine.provider).title,
-        "GPUs": f"{machine.gpu_count} x {gpu.product_names[0]}, {gpu.memory_mib} MiB, {gpu.compute_capability}",
-        "MIG": ", ".join(gpu.mig_profiles) or "no",
-        "ECC": "on" if gpu.ecc else "off as shipped",
-        "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
+        **(_gpu_lines(known, machine) if machine.gpu_count else {"GPUs": "none"}),
         "network": "not known" if machine.basis.is_left_out("network") else _network(machine),
         "RDMA devices": _devices(machine),
         "at": ", ".join(machine.rdma_pci) + " (other RDMA devices are for storage and management)"
@@ -241,6 +239,16 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
             cells = ("X" if i == j else layout[min(i, j), max(i, j)] for j in range(machine.gpu_count))
             lines.append("  " + f"GPU{i}".rjust(13) + " " + " ".join(cell.rjust(4) for cell in cells))
     return lines
+
+
+def _gpu_lines(known: Catalog, machine: Machine) -> dict[str, str]:
+    gpu = known.gpu(machine.gpu_model)
+    return {
+        "GPUs": f"{machine.gpu_count} x {gpu.product_names[0]}, {gpu.memory_mib} MiB, {gpu.compute_capability}",
+        "MIG": ", ".join(gpu.mig_profiles) or "no",
+        "ECC": "on" if gpu.ecc else "off as shipped",
+        "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
+    }
 
 
 def _devices(machine: Machine) -> str:

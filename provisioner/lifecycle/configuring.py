@@ -52,13 +52,17 @@ class ReconcileResult:
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
     """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, and the file
-    systems that Terraform has made."""
+    systems that Terraform has made, what head nodes run."""
     variables = block_ends.variables(cluster)
     for release in releases.values():
         for site in release.plan.sites():
             mirror = cluster.providers.at(site).sandbox_mirror
             variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())
+    if cluster.spec.monitoring.heads:
+        from provisioner.monitoring import head
+
+        variables |= head.variables(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
     return variables
 
 
@@ -230,6 +234,13 @@ def look(
     return collect(targets, requests, events=cluster.events, stage="configure")
 
 
+def _write_head_files(cluster: Cluster) -> None:
+    if cluster.spec.monitoring.heads:
+        from provisioner.monitoring import head
+
+        head.write(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
+
+
 def _configure(
     cluster: Cluster,
     nodes: Sequence[Node],
@@ -254,6 +265,7 @@ def _configure(
         theirs = _held_to(cluster, release, nodes, releases)
         known = {group.name: stamps.desired(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
+        _write_head_files(cluster)
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
         applying = frozenset(role for node in release_nodes for role in known[node.group])  # to skip a task costs, too
         these = run._replace(roles=run.roles or applying)

@@ -74,7 +74,7 @@ def expected_of(
         level=cluster.spec.verify.level,
         diag=cluster.spec.verify.diag,
         simulated=plan.simulated,
-        monitoring_units=monitoring_units(plan),
+        monitoring_units=monitoring_units(plan, name),
         shared=shared,
         image=image,
     )

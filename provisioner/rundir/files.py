@@ -95,6 +95,7 @@ FILES = (
     RunFile("sites/*/images/*", "installation images, while they are in use"),
     RunFile("sites/*/netboot/*", "what netboot serves"),
     RunFile("sites/*/dnsmasq.conf", "configuration of dnsmasq for netboot"),
+    RunFile("monitoring/*", "rules and targets of head nodes, as `up` sends them"),
     RunFile("suite/*", "the acceptance suite"),
     RunFile("builds/*", "builds of golden images in progress"),
     RunFile("disks/*", "disks of golden images"),

@@ -60,6 +60,8 @@ PACKAGES = (
     "ibverbs-utils",  # what the infiniband role takes from the distribution
     "unattended-upgrades",
     "prometheus-node-exporter",  # what the node_exporter role takes
+    "prometheus",
+    "prometheus-alertmanager",  # what the prometheus role takes
 )
 """Debian packages of a node."""
 
@@ -110,7 +112,8 @@ MASKED = (
 
 DISABLED = (
     "docker.service", "docker.socket", "containerd.service", "docker-registry.service", "nvmf-autoconnect.service",
-    "nvmefc-boot-connections.service", "prometheus-node-exporter.service",
+    "nvmefc-boot-connections.service", "prometheus-node-exporter.service", "prometheus.service",
+    "prometheus-alertmanager.service",
 )  # fmt: skip
 """Installed, and started by the role that wants them or by nobody; every node starts faster and smaller for it."""
 

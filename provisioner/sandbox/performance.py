@@ -33,14 +33,23 @@ def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | s
 
 
 def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, Any]:
-    """Of one healthy GPU, and `busbw` and `samples_per_s` of the whole node."""
+    """Of one healthy GPU, and `busbw` and `samples_per_s` of the whole node; without GPUs of its disks alone."""
+    disks, limits = machine.local_nvme.count, catalog.scratch_limits(machine)
+    of_disks = {
+        "scratch_read": max(DISK[0] * disks, limits.get("scratch_read", 0) * ABOVE),
+        "scratch_write": max(DISK[1] * disks, limits.get("scratch_write", 0) * ABOVE),
+        "scratch_iops": DISK[2] * disks,
+        **({"scratch_limited": limits["scratch_read"]} if "scratch_read" in limits else {}),
+    }
+    if not machine.gpu_count:
+        return of_disks
     arch = "cdna" if gpu.vendor == "amd" else gpu.arch
     minimums, limit = catalog.copy_limits(machine), catalog.nccl_limit(machine)
     generation = int((machine.pcie_host_link or f"gen{gpu.pcie_gen}")[3])
     host = max(HOST[generation], minimums.get("host_copy", 0) * ABOVE)
     links = min(catalog.nvlinks_per_gpu(machine), default=0) if gpu.vendor == "nvidia" else 0
     wire = links * machine.nvlink.gbps_per_link / 2 if links and machine.nvlink.gbps_per_link else host * 0.8
-    tflops, disks, limits = TFLOPS[arch], machine.local_nvme.count, catalog.scratch_limits(machine)
+    tflops = TFLOPS[arch]
     return {
         "h2d_gbps": host,
         "d2h_gbps": host * 0.98,
@@ -51,8 +60,5 @@ def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, Any]:
         **({"limited": limit.threshold} if limit else {}),
         "gpu_limits": sorted(catalog.gpu_limits(machine)),
         "samples_per_s": round(tflops * machine.gpu_count * 0.9, 1),
-        "scratch_read": max(DISK[0] * disks, limits.get("scratch_read", 0) * ABOVE),
-        "scratch_write": max(DISK[1] * disks, limits.get("scratch_write", 0) * ABOVE),
-        "scratch_iops": DISK[2] * disks,
-        **({"scratch_limited": limits["scratch_read"]} if "scratch_read" in limits else {}),
+        **of_disks,
     }

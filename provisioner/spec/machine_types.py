@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.description import ARCHITECTURES, DescribedGpu, MachineDescription
+from provisioner.catalog.models import NO_GPU
 from provisioner.common.errors import InputError
 from provisioner.common.suggest import did_you_mean
 from provisioner.spec.models import MachineName
@@ -83,7 +84,8 @@ def described(source: Source, catalog: Catalog) -> dict[str, MachineDescription]
 
 def usable(descriptions: Mapping[str, MachineDescription], catalog: Catalog) -> dict[str, MachineDescription]:
     """Those of which a row of the catalogue can be made: the GPU and the provider are known."""
-    gpus, providers = {gpu.model for gpu in catalog.gpus()}, {row.name for row in catalog.providers()}
+    gpus = {gpu.model for gpu in catalog.gpus()} | {NO_GPU.model}
+    providers = {row.name for row in catalog.providers()}
     return {
         name: description
         for name, description in descriptions.items()
@@ -121,7 +123,13 @@ def _origin(loc: Loc, name: str, description: MachineDescription, catalog: Catal
                 (*loc, "gpu", "compute_capability"), message, f"of {description.gpu.arch}: {', '.join(allowed)}"
             )
     models = [gpu.model for gpu in catalog.gpus()]
-    if isinstance(description.gpu, str) and description.gpu not in models:
+    if description.gpus == 0:
+        if description.gpu != NO_GPU.model:
+            yield Finding((*loc, "gpu"), "gpus is 0, and a GPU is named", "remove gpu, or correct gpus")
+    elif description.gpu == NO_GPU.model:
+        hint = "add gpu: …; `gpuprov catalog --gpus` lists them; gpus: 0 is a machine without GPUs"
+        yield Finding((*loc, "gpus"), "which GPU is it? gpu is missing", hint)
+    elif isinstance(description.gpu, str) and description.gpu not in models:
         hint = did_you_mean(description.gpu, models, limit=3) or "`gpuprov catalog --gpus` lists them"
         more = "; describe another in a block: gpu: {product_name: …, memory_mib: …, arch: …, compute_capability: …}"
         yield Finding((*loc, "gpu"), f"there is no GPU {shown(description.gpu)}", hint + more)
@@ -131,8 +139,9 @@ def _links(loc: Loc, description: MachineDescription) -> Iterator[Finding]:
     nvlink = description.nvlink
     if nvlink is None:
         return
-    if nvlink.topology != "none" and description.gpus == 1:
-        yield Finding((*loc, "topology"), "one GPU cannot be linked", "write none, or leave nvlink out")
+    if nvlink.topology != "none" and description.gpus <= 1:
+        subject = "one GPU" if description.gpus else "no GPU"
+        yield Finding((*loc, "topology"), f"{subject} cannot be linked", "write none, or leave nvlink out")
     elif nvlink.topology != "none" and nvlink.links_per_gpu == 0:
         hint = "add links_per_gpu: …, the links of one GPU that `nvidia-smi nvlink -s` lists"
         yield Finding(loc, f"nvlink.topology {nvlink.topology} needs links_per_gpu", hint)

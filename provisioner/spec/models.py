@@ -90,14 +90,41 @@ class HealthCheck(Model):
     )
 
 
+EXTERNAL = "external"
+"""In place of a group: a Prometheus that is not of the cluster."""
+
+
 class Prometheus(Model):
     """Who scrapes the nodes and evaluates the alerting rules."""
 
-    at: Literal["external", "head"] = Field(
+    at: Text | Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = Field(
         default="head",
-        description="external: your own Prometheus, for which `gpuprov monitoring export` writes rules and targets; "
-        "head: a machine of the cluster, not available yet",
+        title="the name of a group, a list with one for each site, or external",
+        description="A group of one machine, which gets Prometheus and Alertmanager and watches the nodes of its site; "
+        "a list: one for each site. external: your own Prometheus, for which `gpuprov monitoring export` writes rules "
+        "and targets",
+        examples=["head", ["head-ohio", "head-west"], "external"],
     )
+    retention: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}[dwy]$")] = Field(
+        default="31d",
+        title="days, weeks or years such as 31d",
+        description="How long the Prometheus of a group keeps its data",
+        examples=["31d"],
+    )
+    receivers: Text | None = Field(
+        default=None,
+        title="the path of a file",
+        description="A YAML file with `receivers:` as Alertmanager reads them, beside this file: page, ticket and "
+        "watchdog are the names that the routes have. It may hold secrets; only the group's machine gets it. Null: "
+        "alerts are shown, and sent to nobody",
+        examples=["receivers.yaml"],
+    )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups whose machines run it; none where it is external."""
+        names = (self.at,) if isinstance(self.at, str) else self.at
+        return () if names == (EXTERNAL,) else names
 
 
 def _block_of_switch(value: object) -> object:
@@ -165,6 +192,11 @@ class Monitoring(Model):
     def timer(self) -> HealthCheck | None:
         """How the nodes run the checks by themselves; None where they do not."""
         return self.health_check or (HealthCheck() if self.prometheus else None)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The groups whose machines run Prometheus."""
+        return self.prometheus.groups if self.prometheus else ()
 
     @property
     def installs_node_exporter(self) -> bool:

@@ -21,6 +21,7 @@ from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_machine import hardware, machine_for_each_site, machine_of_site
+from provisioner.spec.rules_monitoring import monitoring_findings
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
 from provisioner.spec.site import CloudSite, Site
@@ -264,7 +265,14 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
                     ("verify", "checks", number), absent_text, "it has checks of your own (`gpuprov docs verify`)"
                 )
     if draft.monitoring is not None:
-        yield from _monitoring(draft.monitoring)
+        yield from monitoring_findings(
+            draft.monitoring,
+            draft.groups,
+            {name: _site_names(group, draft) for name, group in draft.groups.items()},
+            draft.stack,
+            draft.file,
+            whole=draft.whole,
+        )
     hook = draft.hooks.interrupted if draft.hooks is not None else None
     if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
         telling = [provider.title for provider in catalog.providers() if provider.spot_notice]
@@ -283,16 +291,11 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         yield Finding(("access", "ssh_key"), "this is a private key, not the path of one", hint)
 
 
-def _monitoring(monitoring: Monitoring) -> Iterator[Finding]:
-    """What is not available yet."""
-    prometheus = monitoring.prometheus
-    if prometheus is not None and prometheus.at == "head":
-        message = "a Prometheus on a machine of the cluster (at: head) is not available yet"
-        hint = "`prometheus: {at: external}`, and `gpuprov monitoring export` for your own"
-        yield Finding(("monitoring", "prometheus"), message, hint, at_key=True)
-    if monitoring.grafana:
-        hint = "leave it out; `gpuprov monitoring export` writes dashboards for your own Grafana"
-        yield Finding(("monitoring", "grafana"), "monitoring.grafana is not available yet", hint, at_key=True)
+def _site_names(group: Group, draft: Draft) -> tuple[str, ...]:
+    """The names of the sites that a group may be at; none where that cannot be told."""
+    if group.site is not None:
+        return group.sites
+    return draft.site_names if len(draft.site_names) == 1 else ()
 
 
 def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:

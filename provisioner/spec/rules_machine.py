@@ -73,13 +73,16 @@ def _alike(machine: Machine, other: Machine) -> bool:
 
 def hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
     """Of options that a machine type cannot have."""
-    gpu = catalog.gpu(machine.gpu_model)
     if group.placement == "cluster" and not machine.placement_cluster:
         message = f"no cluster placement is known for {machine.name}"
         yield Finding((*loc, "placement"), message, "leave it out")
     yield from _rdma(loc, group, machine, catalog)
     if group.storage.scratch is not None and not machine.local_disks:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
+    if not machine.gpu_count:
+        yield from _without_gpus(loc, group, machine)
+        return
+    gpu = catalog.gpu(machine.gpu_model)
     if group.gpu.mig is not None:
         at = (*loc, "gpu", "mig")
         if not gpu.mig:
@@ -91,6 +94,13 @@ def hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iter
         yield Finding((*loc, "gpu", "ecc"), f"{gpu.model} is shipped with ECC off", "leave it out")
     if "persistence" in group.gpu.model_fields_set and group.gpu.persistence and gpu.vendor == "amd":
         yield Finding((*loc, "gpu", "persistence"), f"{gpu.model} has no persistence mode", "leave it out")
+
+
+def _without_gpus(loc: Loc, group: Group, machine: Machine) -> Iterator[Finding]:
+    for key in sorted(group.gpu.model_fields_set):
+        yield Finding((*loc, "gpu", key), f"{machine.name} has no GPU", "leave it out", at_key=True)
+    if group.base != "plain":
+        yield Finding((*loc, "base"), f"{machine.name} has no GPU, and {group.base} is a GPU image", "leave it out")
 
 
 def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:

@@ -158,8 +158,8 @@ def trait(name: str) -> tuple[Candidate, ...]:
 
 
 TRAIT_VALUES = {
-    "gpu": ("hopper", "ampere", "blackwell", "ada", "turing", "volta", "cdna3", "cdna2"),
-    "gpu_class": ("datacenter", "geforce"),
+    "gpu": ("hopper", "ampere", "blackwell", "ada", "turing", "volta", "cdna3", "cdna2", "none"),
+    "gpu_class": ("datacenter", "geforce", "none"),
     "network": ("infiniband", "roce", "efa", "ethernet", "none"),
 }
 

@@ -30,6 +30,10 @@ class Component:
         """The key of cluster.yaml that chooses its version; None where gpuprov's data do."""
         return self.version or (f"stack.{self.name}" if self.pin else None)
 
+    def is_for(self, vendor: str) -> bool:
+        """Whether machines with GPUs of this vendor may have it; without GPUs ("none") no framework's image."""
+        return self.vendor in (None, vendor) and (vendor != "none" or self.when != "image")
+
     @property
     def solved(self) -> bool:
         """Whether it has versions of its own to choose from."""
@@ -60,8 +64,8 @@ def component_of(part: str) -> str:
 
 
 def pins(vendor: str) -> tuple[str, ...]:
-    """Keys of `stack` that mean something to machines with GPUs of this vendor."""
-    return tuple(c.name for c in COMPONENTS.values() if c.pin and c.vendor in (None, vendor))
+    """Keys of `stack` that mean something to machines with GPUs of this vendor; "none": to those without GPUs."""
+    return tuple(c.name for c in COMPONENTS.values() if c.pin and c.is_for(vendor))
 
 
 def on_request() -> tuple[str, ...]:

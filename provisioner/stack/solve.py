@@ -141,11 +141,14 @@ def refuse_foreign_pins(spec: ClusterSpec, locate: Place) -> None:
     """Raise StackConflict for a pin of NVIDIA's software in a fleet that has no NVIDIA GPU."""
     known = spec.catalog
     machines = [spec.machine(name) for name in spec.groups]
-    if any(known.gpu(m.gpu_model).vendor == "nvidia" for m in machines):
+    vendors = {known.gpu(machine.gpu_model).vendor for machine in machines}
+    if "nvidia" in vendors:
         return
     for key in pins("nvidia"):
-        if key not in pins("amd") and getattr(spec.stack, key) is not None:
-            message = f"{key} is NVIDIA software and {machines[0].gpu_model} is an AMD GPU"
+        if not any(key in pins(vendor) for vendor in vendors) and getattr(spec.stack, key) is not None:
+            amd = next((machine.gpu_model for machine in machines if machine.gpu_arch.startswith("cdna")), None)
+            other = f"{amd} is an AMD GPU" if amd else "no group has a GPU"
+            message = f"{key} is NVIDIA software and {other}"
             path = f"stack.{key}"
             raise StackConflict(message, where=locate(path), hint="leave it out", asked={path: message})
 
@@ -221,6 +224,7 @@ def problem_of(
     that mount its site's file systems; `image_reads`: what images say of themselves; `vendor`: the provider whose own
     GPU image it boots."""
     pinned = dict(pins)
+    containers = containers if gpu.vendor != "none" else ()
     images = {f"image {reference}": known_image(reference, dict(image_reads)) for reference in containers}
     rdma = machine.network.kind != "ethernet"
     names = _components(gpu, pinned, images, efa=efa, exporter=exporter, rdma=rdma, vendor=vendor)
@@ -265,10 +269,11 @@ def _machine_needs(machine: Machine, gpu: Gpu, names: Collection[str], *, efa: b
     """What the machine is, and what the rules for such machines need of the components `names`."""
     traits = {
         "gpu": gpu.arch,
-        "gpu_class": "datacenter" if gpu.ecc else "geforce",
+        "gpu_class": "none" if gpu.vendor == "none" else "datacenter" if gpu.ecc else "geforce",
         "network": machine.network.kind if machine.network.kind != "efa" or efa else "ethernet",
     }
-    summary = f"{machine.name} with its {gpu.model} ({gpu.arch})"
+    parts = f"its {gpu.model} ({gpu.arch})" if gpu.vendor != "none" else "no GPU"
+    summary = f"{machine.name} with {parts}"
     yield from (Need(name, (value,), path="machine", says=summary) for name, value in traits.items())
     for rule in rows("machines"):
         if all(traits[name] in values for name, values in rule["when"].items()):
@@ -315,8 +320,10 @@ def _components(
         "efa": lambda _: efa,
         "exporter": lambda _: exporter,
     }
-    known = [c for c in COMPONENTS.values() if c.vendor in (None, gpu.vendor) and c.name not in FRAMEWORKS]
+    known = [c for c in COMPONENTS.values() if c.is_for(gpu.vendor) and c.name not in FRAMEWORKS]
     names = [c.name for c in known if c.when in conditions and conditions[c.when](c.name)]
+    if gpu.vendor == "none":
+        return names
     in_images = {name for some in images.values() for name in FRAMEWORKS if _holds(some, name, pinned)}
     names += [name for name in FRAMEWORKS if name in pinned and name not in in_images]
     if not images and "tensorflow" not in pinned and "pytorch" not in names:

@@ -38,6 +38,7 @@ ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "clean", "reset", "reboot"
 F = TypeVar("F", bound=Callable[..., None])
 
 
+NO_GPUS = "this machine has no GPU"
 CUT_UP = "GPUs that are cut up by MIG are not loaded: a program sees one instance of one of them"
 
 
@@ -56,8 +57,8 @@ class Check:
     reads: tuple[str, ...] = ()
     """Files that it looks at without needing them all, where it says itself what it means that one is not there: it is
     judged below its level where any of them is."""
-    vendor: Literal["nvidia", "amd"] | None = None
-    """The GPU vendor that it is for; None for both."""
+    vendor: Literal["nvidia", "amd", "any"] | None = None
+    """The vendor whose GPUs it is about; any: of both; None: it is not about GPUs, or `needs` says so."""
     applies: Callable[[Expected], object] | None = None
     """Whether what is expected of the node gives this check anything to judge; decided before any fact is looked at."""
     otherwise: str = ""
@@ -80,9 +81,16 @@ class Check:
     def basis(self) -> Literal["measured", "documented", "unverified"]:
         return "measured" if self.measured else "documented" if self.documented else "unverified"
 
+    @property
+    def is_about_gpus(self) -> bool:
+        """Whether a machine without GPUs gives it nothing to judge."""
+        return self.vendor is not None or bool({"gpus", "load.json"} & {*self.needs})
+
     def inapplicable(self, expected: Expected) -> str:
         """Why the check does not apply to a node, or ""."""
-        if self.vendor and self.vendor != expected.vendor:
+        if expected.vendor == "none" and self.is_about_gpus:
+            return NO_GPUS
+        if self.vendor in ("nvidia", "amd") and self.vendor != expected.vendor:
             return f"for {self.vendor} GPUs"
         if "load.json" in self.needs and expected.mig:
             return CUT_UP
@@ -177,7 +185,7 @@ def check(
     needs: tuple[str, ...] = (),
     follows: tuple[str, ...] = (),
     level: Level = "quick",
-    vendor: Literal["nvidia", "amd"] | None = None,
+    vendor: Literal["nvidia", "amd", "any"] | None = None,
     applies: Callable[[Expected], object] | None = None,
     otherwise: str = "it does not apply",
     silences: tuple[str, ...] = (),

@@ -74,7 +74,7 @@ class Expected:
     machine: str
     gpu_model: str
     gpu_count: int
-    vendor: Literal["nvidia", "amd"] = "nvidia"
+    vendor: Literal["nvidia", "amd", "none"] = "nvidia"
     product_names: tuple[str, ...] = ()
     memory_mib: int = 0
     ecc: bool | None = None
@@ -499,7 +499,7 @@ def _maintenance(machine: Machine, catalog: Catalog) -> dict[str, Any] | None:
 def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "sockets"]:
     """Whether a job is meant to run over several nodes, and over what. Plain Ethernet is shared with everything else
     and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
-    if group is not None and group.gpu.mig:
+    if (group is not None and group.gpu.mig) or machine.gpu_count == 0:
         return ""  # a slice of a GPU can't be joined with others
     efa = machine.uses_efa(group.network.rdma if group else None)
     if efa or machine.network.kind in ("infiniband", "roce"):

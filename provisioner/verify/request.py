@@ -174,7 +174,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
     if expected.vendor == "nvidia":
         files["dcgmi-diag.json"] = DIAG_S[diag]
     image = next((image for image in expected.images or () if image.get("torch")), None)
-    if not expected.mig:
+    if not expected.mig and expected.vendor != "none":
         files["load.json"] = depth.load_s if not expected.simulated else SANDBOX_S
         if image is None:
             files["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node

@@ -32,11 +32,12 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
 def watched_checks(fleet: WatchedFleet) -> dict[str, tuple[Check, ...]]:
     """Name in the metric `gpuprov_check` → the checks that have it. Checks that compare nodes, checks of a higher level
     and those of another GPU vendor never have a sample; checks of severity info make no alert."""
-    vendors = {group.gpu.vendor for group in fleet.groups}
+    vendors = {group.gpu.vendor for group in fleet.groups} - {"none"}
     checks: dict[str, tuple[Check, ...]] = {}
     for function, check in plain_checks():
         is_on_nodes = check.level == "quick" and "peers" not in asks(function)
-        if is_on_nodes and check.severity != "info" and check.id not in MOMENTARY and check.vendor in (None, *vendors):
+        may_apply = check.vendor in (None, "any", *vendors) and (vendors or not check.is_about_gpus)
+        if is_on_nodes and check.severity != "info" and check.id not in MOMENTARY and may_apply:
             name = reported(check.id)
             checks[name] = (*checks.get(name, ()), check)
     return dict(sorted(checks.items()))

@@ -23,7 +23,7 @@ UTILISATION_MEAN = "gpuprov:gpu_utilization"
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     """None where nothing is watched."""
-    if not fleet.groups:
+    if not any(group.machine.gpu_count for group in fleet.groups):
         return None
     return RuleGroup(f"gpuprov-usage-{fleet.cluster}", (*_recorded(fleet), *_idle(fleet)))
 
@@ -51,7 +51,7 @@ def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
     counts = [(group, f"count by ({by_group}) ({nodes})") for group, nodes in zip(fleet.groups, up_nodes, strict=True)]
     yield RecordingRule(
         GPUS_PAID,
-        " or ".join(f"{count} * {group.machine.gpu_count}" for group, count in counts),
+        " or ".join(f"{count} * {number}" for group, count in counts if (number := group.machine.gpu_count)),
         "GPUs of the machines that are scraped, in use or not, by group",
     )
     prices = [

@@ -194,6 +194,7 @@ def test_temperatures(node: Facts) -> None:
     "bmc.gpus",
     severity="warn",
     action="replace",
+    vendor="any",
     **NEEDS,
     says="BMC and operating system do not see the same GPUs, or both see too few. Reset a GPU that only the BMC "
     "sees; reseat or replace a GPU that neither sees.",
@@ -210,6 +211,7 @@ def test_gpus(node: Facts, expected: Expected) -> None:
     "bmc.gpu_health",
     severity="warn",
     action="vendor",
+    vendor="any",
     **{**NEEDS, "follows": ("bmc.identity", "bmc.critical")},
     says="The BMC gives a GPU another health than OK.",
 )

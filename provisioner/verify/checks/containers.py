@@ -42,6 +42,7 @@ def test_image(node: Facts, expected: Expected) -> None:
     severity="fatal",
     documented="docs.pytorch.org torch.__version__, torch.cuda.device_count(); cluster.lock",
     action="reconfigure",
+    vendor="any",
     reads=("framework.json",),
     level="standard",
     follows=("container.image", "driver.responds", "driver.version", "nvswitch.fabric", "gpu.count"),

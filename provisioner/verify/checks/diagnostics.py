@@ -103,6 +103,7 @@ def test_diag_warning(node: Facts) -> None:
     severity="fatal",
     measured="nccl_tests/a100-8gpu-1node",
     action="vendor",
+    vendor="any",
     level="standard",
     reads=("all_reduce.txt", "load.json"),
     follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes", "load.copies"),
@@ -157,6 +158,7 @@ def _of_load(node: Facts, expected: Expected) -> Nccl:
     "nccl.log",
     severity="warn",
     action="none",
+    vendor="any",
     reads=("nccl.log",),
     says="NCCL warned in a job's log. What it names is where to look; both ends of a broken connection complain.",
 )

@@ -89,6 +89,7 @@ def test_minors(node: Facts) -> None:
     severity="fatal",
     measured="lspci/h100-vm-8gpu-4nvswitch",
     action="replace",
+    vendor="any",
     needs=("lspci.txt",),
     follows=("gpu.count",),
     says="The PCI bus does not show the GPUs as the driver does, or one of them answers no more (registers read ff).",

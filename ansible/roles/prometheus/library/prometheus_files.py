@@ -1,0 +1,146 @@
+#!/usr/bin/python
+"""Configuration, rules and targets of a head node, as one set: in place only if Prometheus and Alertmanager accept it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: prometheus_files
+short_description: Put a set of files of Prometheus and Alertmanager in place
+description:
+  - Takes the files of a tar, adds the receivers to alertmanager.yml, and asks C(promtool) and C(amtool) whether they
+    are right. Files of an earlier set that the new one does not have are removed.
+  - What is refused changes nothing, and Prometheus goes on with the files that are there.
+options:
+  archive: {description: The tar on this node., type: path, required: true}
+  folder: {description: Where the files belong., type: path, required: true}
+  group: {description: The group that may read them; nobody else may., type: str, required: true}
+  receivers:
+    description: Receivers of Alertmanager, each with a C(name) of the routes. Those that are not named stay without an address.
+    type: list
+    elements: dict
+    default: []
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Put rules and targets in place
+  prometheus_files:
+    archive: /etc/gpuprov/prometheus.tar
+    folder: /etc/gpuprov/prometheus
+    group: prometheus
+"""
+
+RETURN = r"""
+written:
+  description: Files that were written or removed.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import grp
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put
+from ansible.module_utils.gpuprov_record import note_file
+
+ALERTMANAGER = "alertmanager.yml"
+MODE = 0o640
+CHECK_S = 120
+
+
+def wanted_files(archive, receivers):
+    """Path below the folder → text."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: tar.extractfile(member).read().decode() for member in tar if member.isfile()}
+    routes = json.loads(files[ALERTMANAGER])  # JSON is YAML, and a node has no module for YAML
+    own = {receiver.get("name"): receiver for receiver in receivers}
+    routes["receivers"] = [own.get(receiver["name"], receiver) for receiver in routes["receivers"]]
+    files[ALERTMANAGER] = json.dumps(routes, indent=1) + "\n"
+    return files
+
+
+def write(folder, files):
+    """Write a set of files below a folder."""
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def complaints(folder):
+    """What promtool and amtool say against a set of files; empty where they accept it."""
+    commands = (
+        ["promtool", "check", "config", os.path.join(folder, "prometheus.yml")],
+        ["amtool", "check-config", os.path.join(folder, ALERTMANAGER)],
+    )
+    for command in commands:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{command[0]}: {error}"
+        if done.returncode != 0:
+            return (done.stdout + done.stderr).replace(folder + "/", "").strip()[-2000:]
+    return ""
+
+
+def present_files(folder):
+    """Path below the folder → (text, mode, group id) of the files that are there."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            status = os.lstat(path)
+            with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+                found[os.path.relpath(path, folder)] = (stream.read(), status.st_mode & 0o7777, status.st_gid)
+    return found
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "archive": {"type": "path", "required": True},
+            "folder": {"type": "path", "required": True},
+            "group": {"type": "str", "required": True},
+            "receivers": {"type": "list", "elements": "dict", "default": [], "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    folder, archive = module.params["folder"], module.params["archive"]
+    if module.check_mode and not os.path.exists(archive):
+        module.exit_json(changed=True, written=[folder])
+    files = wanted_files(archive, module.params["receivers"])
+    group = grp.getgrnam(module.params["group"]).gr_gid
+    there = present_files(folder)
+    changed = [name for name, text in files.items() if there.get(name) != (text, MODE, group)]
+    obsolete = [name for name in there if name not in files]
+    paths = [os.path.join(folder, name) for name in changed + obsolete]
+    if not paths or module.check_mode:
+        module.exit_json(changed=bool(paths), written=paths)
+    with tempfile.TemporaryDirectory(dir=module.tmpdir) as trial:
+        write(trial, files)
+        refused = complaints(trial)
+    if refused:
+        module.fail_json(msg=f"the files are refused, and those that are there stay: {refused}")
+    for name in changed:
+        path = os.path.join(folder, name)
+        put(module, path, files[name], MODE)
+        os.chown(path, 0, group)
+    for name in obsolete:
+        path = os.path.join(folder, name)
+        note_file(path)
+        os.unlink(path)
+    for parent, _, _ in os.walk(folder):
+        os.chown(parent, 0, group)
+        os.chmod(parent, 0o750)
+    module.exit_json(changed=True, written=paths)
+
+
+if __name__ == "__main__":
+    main()
