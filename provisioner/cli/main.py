@@ -56,7 +56,9 @@ COMMANDS: dict[str, Entry] = {
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a dead run."),
     "gc": Entry("provisioner.cli.gc:gc", "Find and remove resources that a crash left behind."),
     "image": Entry("provisioner.cli.image:app", "Build golden images, prove them, move them through channels."),
-    "monitoring": Entry("provisioner.cli.monitoring:app", "Export Prometheus rules, targets and dashboards."),
+    "monitoring": Entry(
+        "provisioner.cli.monitoring:app", "Open Prometheus of a head node; export rules and dashboards."
+    ),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` created."),
     "bmc": Entry("provisioner.cli.bmc:bmc", "Ask bare metal's BMCs: status, power, event logs."),
     "netboot": Entry("provisioner.cli.netboot:netboot", "Install bare metal that starts from the network."),

@@ -1,9 +1,11 @@
-"""monitoring: what a Prometheus, Alertmanager and Grafana of one's own need to watch a cluster."""
+"""monitoring: what watches a cluster, on a head node or elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +17,11 @@ from provisioner.common.errors import GpuprovError, VerifyError
 from provisioner.common.text import counted, few
 
 if TYPE_CHECKING:
+    from provisioner.lifecycle.session import Cluster
     from provisioner.output.monitoring import FaultAlerts, MonitoringTestOutput
 
 app = typer.Typer(
-    help="Prometheus rules, scrape targets, Alertmanager routes, Grafana dashboards.",
+    help="Prometheus and Alertmanager of head nodes; rules, targets and dashboards for your own.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -27,7 +30,7 @@ app = typer.Typer(
 
 @app.callback()
 def monitoring() -> None:
-    """Prometheus rules, scrape targets, Alertmanager routes, Grafana dashboards."""
+    """Prometheus and Alertmanager of head nodes; rules, targets and dashboards for your own."""
 
 
 @app.command()
@@ -98,6 +101,49 @@ def test(
     if result.failed:
         raise VerifyError(f"{counted(len(result.failed), 'fault')} without the alert of its check: "
                           f"{few(result.failed, 5, ',')}")  # fmt: skip
+
+
+@app.command(name="open")
+def open_(
+    file: File,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="GROUP", help="The group that runs it, where several do.")
+    ] = None,
+    sandbox: Sandbox = None,
+) -> None:
+    """Lead ports of this computer to Prometheus and Alertmanager of a head node, through ssh, until Ctrl-C."""
+    from provisioner.lifecycle.session import open_cluster
+    from provisioner.plan.roles.prometheus import ALERTMANAGER_PORT, PROMETHEUS_PORT
+    from provisioner.transport.tunnel import LOOPBACK, tunnel
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    node = _head_node(cluster, head)
+    with tunnel(cluster.paths, node, [PROMETHEUS_PORT, ALERTMANAGER_PORT]) as (prometheus, alertmanager):
+        typer.echo(f"Prometheus of {node}: http://{LOOPBACK}:{prometheus}")
+        typer.echo(f"Alertmanager: http://{LOOPBACK}:{alertmanager}")
+        typer.echo("Ctrl-C ends the connection")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+def _head_node(cluster: Cluster, group: str | None) -> str:
+    """The node that runs Prometheus. Raises GpuprovError where there is none, or which of several is not told."""
+    heads = cluster.spec.monitoring.heads
+    where = str(cluster.paths.spec)
+    if not heads:
+        raise GpuprovError(
+            "no machine of this cluster runs Prometheus", where=where,
+            hint="monitoring: {prometheus: {at: GROUP}} in cluster.yaml, then `gpuprov up`",
+        )  # fmt: skip
+    if group is not None and group not in heads:
+        raise GpuprovError(f"group {group} does not run Prometheus", where=where, hint=f"one of {', '.join(heads)}")
+    if group is None and len(heads) > 1:
+        raise GpuprovError("several groups run Prometheus", where=where, hint=f"--head {' or --head '.join(heads)}")
+    wanted = group or heads[0]
+    node = next((node for node in cluster.nodes() if node.group == wanted), None)
+    if node is None:
+        raise GpuprovError(f"group {wanted} has no machine yet", where=where, hint="`gpuprov up` makes it")
+    return node.name
 
 
 def _print_alerts(result: MonitoringTestOutput) -> None:

@@ -277,6 +277,23 @@ def _configure(
                 result.failed[name] = "; ".join(outcome.failed)
 
 
+def update_heads(
+    cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release], run_dir: Path
+) -> dict[str, str]:
+    """Tell the Prometheus of each head node at these nodes' sites which nodes there are now. `releases`: of the head
+    nodes. Gives what failed, by node."""
+    from provisioner.configure.drift import Pass
+
+    sites = {node.site for node in nodes}
+    heads = [n for n in cluster.nodes() if n.name in releases and n.site in sites]
+    result = ReconcileResult([], {})
+    if heads:
+        variables = role_variables(cluster, releases)
+        roles = Pass(frozenset({"prometheus"}), "configure")
+        _configure(cluster, heads, heads, releases, variables, run_dir, result, roles)
+    return result.failed
+
+
 def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases: Mapping[str, Release]) -> list[Node]:
     """All nodes of the cluster that are held to a release: the inventory is of them, whoever is configured now."""
     known = {node.name for node in nodes}

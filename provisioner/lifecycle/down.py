@@ -182,7 +182,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
             events("down", "warning", str(error))
-        silencing.settle(cluster, "down", {})
+        silencing.settle(cluster, "down", {}, heads=False)
         ssh.close(cluster.paths, cluster.nodes())
         remaining_text = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         resource_count = removal.removed - len(removal.stays)

@@ -1,12 +1,15 @@
-"""Alerts of nodes out of service are silenced in the Alertmanager of cluster.yaml (monitoring.alertmanager).
+"""Alerts of nodes out of service are silenced in the Alertmanagers of the cluster: the one that cluster.yaml names
+(monitoring.alertmanager), and those of its head nodes, which are reached through ssh.
 
 An Alertmanager that fails keeps no command: it is a warning, and `settle` makes up for it after the next verdict.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from provisioner.common.errors import GpuprovError
@@ -14,6 +17,8 @@ from provisioner.common.events import Stage
 from provisioner.common.text import few
 from provisioner.monitoring import silences
 from provisioner.monitoring.fleet import cluster_label
+from provisioner.plan.roles.prometheus import ALERTMANAGER_PORT
+from provisioner.rundir import node_state
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.session import Cluster
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 PAUSE_S = 600.0
 """An Alertmanager that failed is left alone for so long: an upgrade of many batches would wait for it each time."""
 _failed_until: dict[str, float] = {}
-"""URL → until when, by the monotonic clock."""
+"""URL, or head node → until when, by the monotonic clock."""
 
 
 def begin(cluster: Cluster, stage: Stage, comments: Mapping[str, str]) -> None:
@@ -39,20 +44,48 @@ def end(cluster: Cluster, stage: Stage, names: Collection[str]) -> None:
              f"alerts of {_some(names)} stay silenced for up to {silences.LASTS.days} days")  # fmt: skip
 
 
-def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str]) -> None:
-    """Silence these nodes of the cluster (node → why) and no others."""
-    _try(cluster, stage, lambda url, label: silences.settle(url, label, comments), "silences may be out of date")
+def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads: bool = True) -> None:
+    """Silence these nodes of the cluster (node → why) and no others. `heads`: whether head nodes are still there."""
+    _try(
+        cluster, stage, lambda url, label: silences.settle(url, label, comments), "silences may be out of date",
+        heads=heads,
+    )  # fmt: skip
 
 
-def _try(cluster: Cluster, stage: Stage, change: Callable[[str, str], None], consequence: str) -> None:
-    url = cluster.spec.monitoring.alertmanager
-    if url is None or time.monotonic() < _failed_until.get(url, 0.0):
-        return
-    try:
-        change(url, cluster_label(cluster.spec.name, simulated=cluster.sandbox))
-    except GpuprovError as error:
-        _failed_until[url] = time.monotonic() + PAUSE_S
-        cluster.events(stage, "warning", f"{consequence}: {error}")
+def _try(
+    cluster: Cluster, stage: Stage, change: Callable[[str, str], None], consequence: str, *, heads: bool = True
+) -> None:
+    label = cluster_label(cluster.spec.name, simulated=cluster.sandbox)
+    for name, reached in _alertmanagers(cluster, heads=heads).items():
+        if time.monotonic() < _failed_until.get(name, 0.0):
+            continue
+        try:
+            with reached as url:
+                change(url, label)
+        except GpuprovError as error:
+            _failed_until[name] = time.monotonic() + PAUSE_S
+            cluster.events(stage, "warning", f"{consequence}: {error}")
+
+
+def _alertmanagers(cluster: Cluster, *, heads: bool) -> dict[str, AbstractContextManager[str]]:
+    """URL, or head node → what gives a URL for requests from this computer."""
+    monitoring = cluster.spec.monitoring
+    reached: dict[str, AbstractContextManager[str]] = {}
+    if monitoring.alertmanager is not None:
+        reached[monitoring.alertmanager] = contextlib.nullcontext(monitoring.alertmanager)
+    for node in cluster.nodes() if heads and monitoring.heads else ():
+        was_proven = node_state.load(cluster.paths).of(node.name).ok is not None
+        if node.group in monitoring.heads and was_proven:
+            reached[node.name] = _through_ssh(cluster, node.name)
+    return reached
+
+
+@contextlib.contextmanager
+def _through_ssh(cluster: Cluster, node: str) -> Iterator[str]:
+    from provisioner.transport.tunnel import LOOPBACK, tunnel
+
+    with tunnel(cluster.paths, node, [ALERTMANAGER_PORT]) as (port,):
+        yield f"http://{LOOPBACK}:{port}"
 
 
 def _some(names: Collection[str]) -> str:

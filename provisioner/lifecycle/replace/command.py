@@ -29,7 +29,7 @@ from provisioner.machines.workspace.binary import Binary
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node
-from provisioner.rundir.release import Ledger
+from provisioner.rundir.release import Ledger, Release
 from provisioner.stack.models import Lock
 
 Confirm = Callable[[int], bool]
@@ -93,14 +93,27 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
-            fresh = {node.name for node in old}
-            reconciled: configuring.ReconcileResult = lifecycle.configure(cluster, run, new, releases, new=fresh)
+            reconciled = lifecycle.configure(cluster, run, new, releases, new={node.name for node in old})
             if failed := lifecycle.failed_roles(run, new, reconciled):
                 raise together(failed)
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, reconciled, new, releases, run_dir, partly=True))
             journal.end(cluster.paths, names)
+            _update_heads(cluster, new, assigned, run_dir)
         return run
+
+
+def _update_heads(cluster: Cluster, new: Sequence[Node], assigned: Mapping[str, Release], run_dir: Path) -> None:
+    """The Prometheus of head nodes learns the new machines' addresses. A head node that was replaced knows them."""
+    names = {node.name for node in new}
+    heads = {
+        node.name: assigned[node.name]
+        for node in cluster.nodes()
+        if node.group in cluster.spec.monitoring.heads and node.name not in names
+    }
+    for name, reason in configuring.update_heads(cluster, new, heads, run_dir).items():
+        message = f"its Prometheus does not know the new machine yet: {reason}; `gpuprov up` tells it"
+        cluster.events("configure", "warning", message, node=name)
 
 
 def _refuse_blocked(cluster: Cluster, plan: Plan) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.plan.roles import Role
 
+PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
+"""On the head node's loopback."""
 UNITS = ("gpuprov-prometheus.service", "gpuprov-alertmanager.service")
 
 
