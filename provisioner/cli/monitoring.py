@@ -129,20 +129,20 @@ def open_(
 def _head_node(cluster: Cluster, group: str | None) -> str:
     """The node that runs Prometheus. Raises GpuprovError where there is none, or which of several is not told."""
     heads = cluster.spec.monitoring.heads
-    where = str(cluster.paths.spec)
+    location = str(cluster.paths.spec)
     if not heads:
         raise GpuprovError(
-            "no machine of this cluster runs Prometheus", where=where,
+            "no machine of this cluster runs Prometheus", where=location,
             hint="monitoring: {prometheus: {at: GROUP}} in cluster.yaml, then `gpuprov up`",
         )  # fmt: skip
     if group is not None and group not in heads:
-        raise GpuprovError(f"group {group} does not run Prometheus", where=where, hint=f"one of {', '.join(heads)}")
+        raise GpuprovError(f"group {group} does not run Prometheus", where=location, hint=f"one of {', '.join(heads)}")
     if group is None and len(heads) > 1:
-        raise GpuprovError("several groups run Prometheus", where=where, hint=f"--head {' or --head '.join(heads)}")
-    wanted = group or heads[0]
-    node = next((node for node in cluster.nodes() if node.group == wanted), None)
+        raise GpuprovError("several groups run Prometheus", where=location, hint=f"--head {' or --head '.join(heads)}")
+    requested = group or heads[0]
+    node = next((node for node in cluster.nodes() if node.group == requested), None)
     if node is None:
-        raise GpuprovError(f"group {wanted} has no machine yet", where=where, hint="`gpuprov up` makes it")
+        raise GpuprovError(f"group {requested} has no machine yet", where=location, hint="`gpuprov up` makes it")
     return node.name
 
 

@@ -55,13 +55,12 @@ def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads
 def _try(
     cluster: Cluster, stage: Stage, change: Callable[[str, str], None], consequence: str, *, heads: bool = True
 ) -> None:
-    label = cluster_label(cluster.spec.name, simulated=cluster.sandbox)
     for name, reached in _alertmanagers(cluster, heads=heads).items():
         if time.monotonic() < _failed_until.get(name, 0.0):
             continue
         try:
             with reached as url:
-                change(url, label)
+                change(url, cluster_label(cluster.spec.name, simulated=cluster.sandbox))
         except GpuprovError as error:
             _failed_until[name] = time.monotonic() + PAUSE_S
             cluster.events(stage, "warning", f"{consequence}: {error}")

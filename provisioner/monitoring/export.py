@@ -111,6 +111,8 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
     if not fleet.exports_dcgm:
         yield "GPUs: monitoring.dcgm_exporter is off"
     for group in fleet.groups:
+        if not group.machine.gpu_count:
+            continue
         if not group.has_dcgm:
             yield f"GPU readings of group {group.name}: DCGM does not read {group.gpu.model}; its checks are watched"
         elif group.mig and fleet.exports_dcgm:

@@ -74,13 +74,13 @@ def files(spec: ClusterSpec, nodes: Sequence[Node], group: str, *, simulated: bo
     """Path below the folder of Prometheus → document, for the head node of that group: it watches its own site, whose
     private addresses it reaches."""
     site = spec.site_of(group)
-    here = [node for node in nodes if node.site == site]
-    fleet = watched_fleet(spec, here, simulated=simulated)
+    local_nodes = [node for node in nodes if node.site == site]
+    fleet = watched_fleet(spec, local_nodes, simulated=simulated)
     return {
         "prometheus.yml": server_config.prometheus(),
         "alertmanager.yml": server_config.alertmanager(),
         **dict(_rule_files(fleet)),
-        **{f"targets/{job}-{fleet.cluster}.json": rows for job, rows in targets(fleet, here).items()},
+        **{f"targets/{job}-{fleet.cluster}.json": rows for job, rows in targets(fleet, local_nodes).items()},
     }
 
 

@@ -127,8 +127,8 @@ def _origin(loc: Loc, name: str, description: MachineDescription, catalog: Catal
         if description.gpu != NO_GPU.model:
             yield Finding((*loc, "gpu"), "gpus is 0, and a GPU is named", "remove gpu, or correct gpus")
     elif description.gpu == NO_GPU.model:
-        hint = "add gpu: …; `gpuprov catalog --gpus` lists them; gpus: 0 is a machine without GPUs"
-        yield Finding((*loc, "gpus"), "which GPU is it? gpu is missing", hint)
+        hint = "a GPU of `gpuprov catalog --gpus`, or a block that describes another; gpus: 0 is a machine without GPUs"
+        yield Finding(loc, f'"gpu" is missing in {KEY}.{name}', hint, at_key=True)
     elif isinstance(description.gpu, str) and description.gpu not in models:
         hint = did_you_mean(description.gpu, models, limit=3) or "`gpuprov catalog --gpus` lists them"
         more = "; describe another in a block: gpu: {product_name: …, memory_mib: …, arch: …, compute_capability: …}"

@@ -97,7 +97,7 @@ EXTERNAL = "external"
 class Prometheus(Model):
     """Who scrapes the nodes and evaluates the alerting rules."""
 
-    at: Text | Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = Field(
+    at: Text | Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=32)] = Field(
         default="head",
         title="the name of a group, a list with one for each site, or external",
         description="A group of one machine, which gets Prometheus and Alertmanager and watches the nodes of its site; "

@@ -271,7 +271,8 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             {name: _site_names(group, draft) for name, group in draft.groups.items()},
             draft.stack,
             draft.file,
-            whole=draft.whole,
+            _small_machine(draft, catalog),
+            complete=draft.whole,
         )
     hook = draft.hooks.interrupted if draft.hooks is not None else None
     if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
@@ -289,6 +290,13 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "give the path of the file; keep the key itself out of cluster.yaml"
         yield Finding(("access", "ssh_key"), "this is a private key, not the path of one", hint)
+
+
+def _small_machine(draft: Draft, catalog: Catalog) -> str:
+    """The smallest machine type without GPUs of the first site's provider."""
+    providers = [site.provider for site in draft.sites.values()]
+    sizes = [row for row in catalog.without_gpus.values() if row.provider in providers[:1]]
+    return min(sizes, key=lambda row: (row.vcpus, row.memory_gib)).name if sizes else "TYPE"
 
 
 def _site_names(group: Group, draft: Draft) -> tuple[str, ...]:

@@ -21,9 +21,10 @@ Sites = Mapping[str, tuple[str, ...]]
 
 def monitoring_findings(
     monitoring: Monitoring, groups: Mapping[str, Group], sites_of: Sites, stack: StackRequest | None,
-    file: Path | None, *, whole: bool,
+    file: Path | None, machine: str, *, complete: bool,
 ) -> Iterator[Finding]:  # fmt: skip
-    """`groups`: those that could be read; `sites_of`: the sites that one may be at; `whole`: there are no others."""
+    """`groups`: those that could be read; `sites_of`: the sites that one may be at; `machine`: a type that a head node
+    may have; `complete`: there are no other groups."""
     if monitoring.grafana:
         hint = "leave it out; `gpuprov monitoring export` writes dashboards for your own Grafana"
         yield Finding(("monitoring", "grafana"), "monitoring.grafana is not available yet", hint, at_key=True)
@@ -35,25 +36,29 @@ def monitoring_findings(
             message = f"{key} is for the Prometheus of a group, and this one is {EXTERNAL}"
             yield Finding((*AT, key), message, "leave it out, or name a group in `at`", at_key=True)
         return
-    yield from _heads(prometheus, groups, sites_of, whole=whole)
+    yield from _heads(prometheus, groups, sites_of, machine, complete=complete)
     if stack is not None and stack.os == TOO_OLD:
         message = f"the Prometheus of {TOO_OLD} is too old for gpuprov's rules (it needs 2.42)"
         yield Finding(("stack", "os"), message, "choose ubuntu-24.04 or debian-12, or prometheus: {at: external}")
     if prometheus.receivers is not None and file is not None:
+        path = file.absolute().parent / prometheus.receivers
         try:
-            receivers.read(file.absolute().parent / prometheus.receivers)
+            receivers.read(path)
         except GpuprovError as error:
-            yield Finding((*AT, "receivers"), f"{error.where}: {error.message}", error.hint)
+            position = error.where.replace(str(path), prometheus.receivers)
+            yield Finding((*AT, "receivers"), f"{position}: {error.message}", error.hint)
 
 
-def _heads(prometheus: Prometheus, groups: Mapping[str, Group], sites_of: Sites, *, whole: bool) -> Iterator[Finding]:
+def _heads(
+    prometheus: Prometheus, groups: Mapping[str, Group], sites_of: Sites, machine: str, *, complete: bool
+) -> Iterator[Finding]:
     watched: dict[str, str] = {}
     for name in prometheus.groups:
         group = groups.get(name)
         if group is None:
-            if whole:
+            if complete:
                 hint = did_you_mean(name, list(groups))
-                add = f"add a group of one machine: {name}: {{machine: m6i.large}}, or write at: {EXTERNAL}"
+                add = f"add a group of one machine: {name}: {{machine: {machine}}}, or write at: {EXTERNAL}"
                 yield Finding(_at(prometheus), f"there is no group {shown(name)}", f"{hint}; {add}" if hint else add)
             continue
         if group.count != 1:
@@ -62,10 +67,10 @@ def _heads(prometheus: Prometheus, groups: Mapping[str, Group], sites_of: Sites,
         sites = sites_of[name]
         if len(sites) > 1:
             message = f"group {name} runs Prometheus, and may be at several sites"
-            yield Finding(("groups", name, "site"), message, "name one site, that of the nodes that it watches")
+            yield Finding(("groups", name, "site"), message, "name one site")
         elif sites and (other := watched.setdefault(sites[0], name)) != name:
             yield Finding(_at(prometheus), f"{other} and {name} are both at site {sites[0]}", "one watches a site")
-    if whole and watched:
+    if complete and watched:
         yield from _unwatched(prometheus, groups, sites_of, watched)
 
 

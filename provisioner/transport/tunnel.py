@@ -27,7 +27,8 @@ def tunnel(paths: ClusterPaths, node: str, ports: Sequence[int]) -> Iterator[tup
         yield tuple(ports)
         return
     local_ports = _free_ports(ports)
-    forwards = [f"-L{LOOPBACK}:{here}:{LOOPBACK}:{there}" for here, there in zip(local_ports, ports, strict=True)]
+    pairs = zip(local_ports, ports, strict=True)
+    forwards = [f"-L{LOOPBACK}:{local_port}:{LOOPBACK}:{port}" for local_port, port in pairs]
     options = (*ssh.UNSHARED, "-N", "-oExitOnForwardFailure=yes", "-oBatchMode=yes", *forwards)
     child = process.start(ssh.argv(paths, node, *options), cwd=Path("/"))
     try:
@@ -57,14 +58,14 @@ def _listens(port: int) -> bool:
         return False
 
 
-def _free_ports(wanted: Sequence[int]) -> tuple[int, ...]:
-    """The wanted ports; for one that something here listens on, or may have, another that is free."""
+def _free_ports(requested: Sequence[int]) -> tuple[int, ...]:
+    """The requested ports; for one that something here listens on, or may have, another that is free."""
     with contextlib.ExitStack() as stack:
-        return tuple(_free_port(port, stack) for port in wanted)
+        return tuple(_free_port(port, stack) for port in requested)
 
 
-def _free_port(wanted: int, stack: contextlib.ExitStack) -> int:
-    for port in (wanted, 0):
+def _free_port(requested: int, stack: contextlib.ExitStack) -> int:
+    for port in (requested, 0):
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):

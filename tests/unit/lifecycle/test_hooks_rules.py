@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Event, Events
 from provisioner.lifecycle import hooks, silencing
 from provisioner.monitoring import silences
-from provisioner.spec.models import Monitoring
+from provisioner.spec.models import Monitoring, Prometheus
 from tests.unit.lifecycle.test_hooks import NODES, run
 
 
@@ -76,6 +77,25 @@ def test_an_alertmanager_that_fails_keeps_no_drain(monkeypatch: pytest.MonkeyPat
     # the next batch does not wait for it again
     assert hooks.call(cluster, "drain", NODES, "upgrade", {}) == {}
     assert (len(calls), len(warnings)) == (1, 1)
+
+
+def test_silences_reach_the_alertmanager_of_a_head_node_that_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one on a machine that is being made does not answer, and nothing is left of one that `down` has removed."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(silences, "settle", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(silencing, "_through_ssh", lambda _, node: contextlib.nullcontext(f"http://{node}"))
+    proven: dict[str, bool | None] = {"head-0": True, "head-west-0": None}
+    states = SimpleNamespace(of=lambda name: SimpleNamespace(ok=proven.get(name)))
+    monkeypatch.setattr(silencing.node_state, "load", lambda _: states)
+    cluster = watched_cluster([], None)
+    cluster.spec.monitoring = Monitoring(prometheus=Prometheus(at=("head", "head-west")))
+    groups = {"head-0": "head", "head-west-0": "head-west", "train-0": "train"}
+    cluster.nodes = lambda: [SimpleNamespace(name=name, group=group) for name, group in groups.items()]
+    cluster.paths = None
+    silencing.settle(cluster, "verify", {"train-0": "why"})
+    assert calls == [("http://head-0", "vision.sandbox", {"train-0": "why"})]
+    silencing.settle(cluster, "down", {}, heads=False)
+    assert len(calls) == 1
 
 
 def test_without_an_alertmanager_nothing_is_silenced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def test_a_simulated_node_is_healthy(make_node: MakeNode, machine: str) -> None:
     gpu = CATALOG.gpu(row.gpu_model)
     driver = "580.173.02" if gpu.vendor == "nvidia" else None
     node = make_node(machine, driver)
-    others = {"nvidia": {"rocm-smi.json"}, "amd": {*TOOLS} - {"dmesg.txt", "lspci.txt", "rocm-smi.json"}}
-    without = others.get(gpu.vendor, {*TOOLS} - {"dmesg.txt", "lspci.txt"})
+    of_other_vendors = {"nvidia": {"rocm-smi.json"}, "amd": {*TOOLS} - {"dmesg.txt", "lspci.txt", "rocm-smi.json"}}
+    without = of_other_vendors.get(gpu.vendor, {*TOOLS} - {"dmesg.txt", "lspci.txt"})
     tools = {name: tool for name, tool in TOOLS.items() if name not in without}
     facts = read(Bundle({name: Output(node.says(*tool), rc=0) for name, tool in tools.items()}))
     assert wrong(facts, expect(row, gpu, None, None, CATALOG)) == {}

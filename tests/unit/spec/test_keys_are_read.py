@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[3]
 HEAD = "name: lab\nsites: { lab: { provider: aws, region: us-east-1 } }\n"
 GROUP = "groups: { train: { machine: p4d.24xlarge } }\n"
 NOT_YET = {
-    "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
     "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
 }
 """Keys that no code reads yet, each with a file whose third line asks for it."""

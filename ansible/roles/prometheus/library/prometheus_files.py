@@ -59,8 +59,8 @@ def wanted_files(archive, receivers):
     with tarfile.open(archive) as tar:
         files = {member.name: tar.extractfile(member).read().decode() for member in tar if member.isfile()}
     routes = json.loads(files[ALERTMANAGER])  # JSON is YAML, and a node has no module for YAML
-    own = {receiver.get("name"): receiver for receiver in receivers}
-    routes["receivers"] = [own.get(receiver["name"], receiver) for receiver in routes["receivers"]]
+    by_name = {receiver.get("name"): receiver for receiver in receivers}
+    routes["receivers"] = [by_name.get(receiver["name"], receiver) for receiver in routes["receivers"]]
     files[ALERTMANAGER] = json.dumps(routes, indent=1) + "\n"
     return files
 
@@ -92,14 +92,14 @@ def complaints(folder):
 
 def present_files(folder):
     """Path below the folder → (text, mode, group id) of the files that are there."""
-    found = {}
+    present = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)
             status = os.lstat(path)
             with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-                found[os.path.relpath(path, folder)] = (stream.read(), status.st_mode & 0o7777, status.st_gid)
-    return found
+                present[os.path.relpath(path, folder)] = (stream.read(), status.st_mode & 0o7777, status.st_gid)
+    return present
 
 
 def main():
@@ -117,9 +117,9 @@ def main():
         module.exit_json(changed=True, written=[folder])
     files = wanted_files(archive, module.params["receivers"])
     group = grp.getgrnam(module.params["group"]).gr_gid
-    there = present_files(folder)
-    changed = [name for name, text in files.items() if there.get(name) != (text, MODE, group)]
-    obsolete = [name for name in there if name not in files]
+    present = present_files(folder)
+    changed = [name for name, text in files.items() if present.get(name) != (text, MODE, group)]
+    obsolete = [name for name in present if name not in files]
     paths = [os.path.join(folder, name) for name in changed + obsolete]
     if not paths or module.check_mode:
         module.exit_json(changed=bool(paths), written=paths)
