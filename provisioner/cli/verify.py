@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -60,6 +61,9 @@ def verify(
         list[Path] | None,
         typer.Option("--checks", help="a directory of your own checks, with --bundle or --host; can be repeated"),
     ] = None,
+    alerting: Annotated[
+        bool, typer.Option("--alerting", help="only nodes with a firing alert of severity page, at level quick")
+    ] = False,
     level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
@@ -91,9 +95,11 @@ def verify(
         testinfra.run_suite(file, sandbox, node or (), report)
     _one_of(file, bundle, host)
     _of_a_fleet(file, sandbox, node)
-    supplied = None
+    supplied, some_unknown = None, False
     if report is not None:
         refuse_unwritable(report)
+    if alerting and (file is None or node):
+        raise GpuprovError("--alerting asks Alertmanager for the nodes: pass cluster.yaml, and no --node")
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
     if machines is not None and file is not None:
@@ -104,6 +110,9 @@ def verify(
     if file is not None:
         cluster = _cluster(file, sandbox)
         fleet_file = cluster.typed_file
+        if alerting:
+            node, some_unknown = _alerting(cluster, as_json=as_json)
+            level = level or "quick"
         verdict, title = _fleet(cluster, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
         chosen, supplied = of_no_fleet(bundle, host, machine, level or ("standard" if host else "quick"), machines)
@@ -127,7 +136,28 @@ def verify(
         tables.show(table(verdict.report, file=fleet_file, explains=True))
     for write_error in verdict.unsaved:
         print(f"gpuprov: the verdict above could not be written to disk: {write_error}", file=sys.stderr)
-    raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
+    if not verdict.healthy or some_unknown:
+        raise typer.Exit(Exit.CHECK_FAILED)
+    raise typer.Exit(Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
+
+
+def _alerting(cluster: Cluster, *, as_json: bool) -> tuple[list[str], bool]:
+    """The nodes with a firing alert, and whether those of some Alertmanager are unknown; both on standard error. Ends
+    the command where no node has one."""
+    from provisioner.lifecycle import alertmanagers
+    from provisioner.verify.results import Report
+
+    answers = alertmanagers.alerting(cluster)
+    for name, error in answers.failed.items():
+        print(f"alerts of {name} are unknown: {error.message}", file=sys.stderr)
+    for name, alerts in answers.nodes.items():
+        print(f"{name}: {', '.join(alerts)}", file=sys.stderr)
+    if not answers.nodes:
+        print("no node has a firing alert of severity page", file=sys.stderr)
+        if as_json:
+            json_output.write(Report((), {}, time.time()).to_json() | {"ok": not answers.failed})
+        raise typer.Exit(Exit.CHECK_FAILED if answers.failed else Exit.OK)
+    return list(answers.nodes), bool(answers.failed)
 
 
 def _judged(subjects: Sequence[Subject], checks: Sequence[Path], *, as_json: bool) -> Verdict:

@@ -6,19 +6,16 @@ An Alertmanager that fails keeps no command: it is a warning, and `settle` makes
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Stage
 from provisioner.common.text import few
+from provisioner.lifecycle import alertmanagers
 from provisioner.monitoring import silences
 from provisioner.monitoring.fleet import cluster_label
-from provisioner.plan.roles.prometheus import ALERTMANAGER_PORT
-from provisioner.rundir import node_state
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.session import Cluster
@@ -55,7 +52,7 @@ def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads
 def _try(
     cluster: Cluster, stage: Stage, change: Callable[[str, str], None], consequence: str, *, heads: bool = True
 ) -> None:
-    for name, reached in _alertmanagers(cluster, heads=heads).items():
+    for name, reached in alertmanagers.of(cluster, heads=heads).items():
         if time.monotonic() < _failed_until.get(name, 0.0):
             continue
         try:
@@ -64,27 +61,6 @@ def _try(
         except GpuprovError as error:
             _failed_until[name] = time.monotonic() + PAUSE_S
             cluster.events(stage, "warning", f"{consequence}: {error}")
-
-
-def _alertmanagers(cluster: Cluster, *, heads: bool) -> dict[str, AbstractContextManager[str]]:
-    """URL, or head node → what gives a URL for requests from this computer."""
-    monitoring = cluster.spec.monitoring
-    reached: dict[str, AbstractContextManager[str]] = {}
-    if monitoring.alertmanager is not None:
-        reached[monitoring.alertmanager] = contextlib.nullcontext(monitoring.alertmanager)
-    for node in cluster.nodes() if heads and monitoring.heads else ():
-        was_proven = node_state.load(cluster.paths).of(node.name).ok is not None
-        if node.group in monitoring.heads and was_proven:
-            reached[node.name] = _through_ssh(cluster, node.name)
-    return reached
-
-
-@contextlib.contextmanager
-def _through_ssh(cluster: Cluster, node: str) -> Iterator[str]:
-    from provisioner.transport.tunnel import LOOPBACK, tunnel
-
-    with tunnel(cluster.paths, node, [ALERTMANAGER_PORT]) as (port,):
-        yield f"http://{LOOPBACK}:{port}"
 
 
 def _some(names: Collection[str]) -> str:

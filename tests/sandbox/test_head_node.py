@@ -130,6 +130,37 @@ def test_alerts_of_a_node_in_quarantine_are_silenced_until_it_is_back(fleet: San
         assert silenced() == set()
 
 
+def post_alert(alertmanager: str, cluster: str, node: str, severity: str) -> None:
+    """An alert as Prometheus sends it."""
+    labels = {"alertname": "Posted", "cluster": cluster, "node": node, "severity": severity}
+    request = urllib.request.Request(
+        f"{alertmanager}/api/v2/alerts", json.dumps([{"labels": labels}]).encode(), {"Content-Type": "application/json"}
+    )
+    with ask(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_a_page_makes_verify_look_at_its_node_and_the_verdict_acts(fleet: SandboxCluster) -> None:
+    label = f"{fleet.name}.sandbox"
+    with opened(fleet) as (_, alertmanager):
+        post_alert(alertmanager, label, "work-0", "ticket")
+        post_alert(alertmanager, "another", "work-0", "page")
+        quiet = fleet.run("verify", fleet.file, "--alerting", "--json")
+        assert (quiet.status, quiet.json["nodes"]) == (0, []), quiet.stderr
+        post_alert(alertmanager, label, "work-0", "page")
+        healthy = fleet.run("verify", fleet.file, "--alerting", "--json")
+        assert (healthy.status, [node["name"] for node in healthy.json["nodes"]]) == (0, ["work-0"]), healthy.stderr
+        assert "work-0: Posted" in healthy.stderr
+        assert fleet.run("sandbox", "fault", fleet.file, "work-0", "gpu-lost").status == 0
+        assert fleet.run("verify", fleet.file, "--alerting").status == 1
+        nodes = {node["name"]: node for node in fleet.run("status", fleet.file, "--json").json["nodes"]}
+        assert nodes["work-0"]["quarantine"] is not None
+        # out of service and silenced: it is not looked at again and again
+        assert fleet.run("verify", fleet.file, "--alerting", "--json").json["nodes"] == []
+        assert fleet.run("sandbox", "clear", fleet.file, "work-0").status == 0
+        assert fleet.verify().status == 0
+
+
 def test_it_stops_where_cluster_yaml_names_another_prometheus(fleet: SandboxCluster) -> None:
     text = fleet.file.read_text()
     fleet.file.write_text(text.replace("{ at: head, receivers: told.yaml }", "{ at: external }"))

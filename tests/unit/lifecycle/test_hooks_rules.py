@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Event, Events
-from provisioner.lifecycle import hooks, silencing
+from provisioner.lifecycle import alertmanagers, hooks, silencing
 from provisioner.monitoring import silences
 from provisioner.spec.models import Monitoring, Prometheus
 from tests.unit.lifecycle.test_hooks import NODES, run
@@ -83,10 +83,10 @@ def test_silences_reach_the_alertmanager_of_a_head_node_that_was_proven(monkeypa
     """The one on a machine that is being made does not answer, and nothing is left of one that `down` has removed."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(silences, "settle", lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(silencing, "_through_ssh", lambda _, node: contextlib.nullcontext(f"http://{node}"))
+    monkeypatch.setattr(alertmanagers, "_through_ssh", lambda _, node: contextlib.nullcontext(f"http://{node}"))
     proven: dict[str, bool | None] = {"head-0": True, "head-west-0": None}
     states = SimpleNamespace(of=lambda name: SimpleNamespace(ok=proven.get(name)))
-    monkeypatch.setattr(silencing.node_state, "load", lambda _: states)
+    monkeypatch.setattr(alertmanagers.node_state, "load", lambda _: states)
     cluster = watched_cluster([], None)
     cluster.spec.monitoring = Monitoring(prometheus=Prometheus(at=("head", "head-west")))
     groups = {"head-0": "head", "head-west-0": "head-west", "train-0": "train"}

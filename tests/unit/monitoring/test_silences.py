@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from provisioner.common.errors import GpuprovError
-from provisioner.monitoring import server_config, servers, silences
+from provisioner.monitoring import alertmanager, server_config, servers, silences
 from tests.support.prometheus import TOOLS, serve, until
 
 pytestmark = [pytest.mark.heavy]
@@ -117,7 +117,7 @@ def test_a_server_that_is_no_alertmanager_is_an_error_and_no_traceback(answer: b
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silences, "ANSWER_S", 0.2)
+    monkeypatch.setattr(alertmanager, "ANSWER_S", 0.2)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -129,3 +129,29 @@ def test_nobody_answers() -> None:
     port = servers.free_port()
     with pytest.raises(GpuprovError, match="Connection refused"):
         silences.end(f"http://127.0.0.1:{port}", "vision", ["train-0"])
+
+
+def test_alerting_nodes_are_those_of_the_cluster_without_silenced_ones(manager: str) -> None:
+    def alert(name: str, node: str, cluster: str = "alerting", severity: str = "page") -> dict[str, Any]:
+        return {"labels": {"alertname": name, "node": node, "cluster": cluster, "severity": severity}}
+
+    post(f"{manager}/api/v2/alerts", [
+        alert("GpuMissing", "train-0"), alert("CheckGpuEcc", "train-0"), alert("GpuMissing", "train-1"),
+        alert("HighGPUIdle", "train-2", severity="ticket"), alert("GpuMissing", "train-3", cluster="other"),
+        {"labels": {"alertname": "NoNode", "cluster": "alerting", "severity": "page"}},
+    ])  # fmt: skip
+    silences.begin(manager, "alerting", {"train-1": "quarantine"})
+    firing = {"train-0": ["CheckGpuEcc", "GpuMissing"]}
+    until(lambda: alertmanager.alerting(manager, "alerting", "page") == firing)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"null", b'{"x": 1}', b"[1]", b'[{"labels": null}]', b'[{"labels": {"node": 1}}]']
+)
+def test_alerts_of_a_server_that_is_no_alertmanager_are_unknown(answer: bytes) -> None:
+    server = serve(lambda _: answer)
+    try:
+        with pytest.raises(GpuprovError, match="does not answer as an Alertmanager"):
+            alertmanager.alerting(f"http://127.0.0.1:{server.server_port}", "vision", "page")
+    finally:
+        server.shutdown()
