@@ -98,14 +98,7 @@ def verify(
     supplied, some_unknown = None, False
     if report is not None:
         refuse_unwritable(report)
-    if alerting and (file is None or node):
-        raise GpuprovError("--alerting asks Alertmanager for the nodes: pass cluster.yaml, and no --node")
-    if save_baseline and file is None:
-        raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
-    if machines is not None and file is not None:
-        raise GpuprovError("--machines is for --bundle and --host", hint="in cluster.yaml: machines")
-    if checks and file is not None:
-        raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
+    _refuse_options(file, node, machines, checks, alerting=alerting, save_baseline=save_baseline)
     fleet_file = ""
     if file is not None:
         cluster = _cluster(file, sandbox)
@@ -128,17 +121,31 @@ def verify(
     if is_unrecognised:
         sentence = f"{title}: UNKNOWN: {NO_OUTPUT} ({BUNDLES} lists them)"
         print(sentence, file=sys.stderr if as_json else sys.stdout)
+    healthy = verdict.healthy and not some_unknown
     if as_json:
-        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy} | origin(supplied))
+        json_output.write(verdict.report.to_json() | {"ok": healthy} | origin(supplied))
     elif not is_unrecognised:
         from provisioner.verify.report.terminal import table
 
         tables.show(table(verdict.report, file=fleet_file, explains=True))
     for write_error in verdict.unsaved:
         print(f"gpuprov: the verdict above could not be written to disk: {write_error}", file=sys.stderr)
-    if not verdict.healthy or some_unknown:
-        raise typer.Exit(Exit.CHECK_FAILED)
-    raise typer.Exit(Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
+    raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
+
+
+def _refuse_options(
+    file: Path | None, node: Sequence[str] | None, machines: Path | None, checks: Sequence[Path] | None, *,
+    alerting: bool, save_baseline: bool,
+) -> None:  # fmt: skip
+    """Raise GpuprovError for options that what is verified does not have."""
+    if alerting and (file is None or node):
+        raise GpuprovError("--alerting asks Alertmanager for the nodes: pass cluster.yaml, and no --node")
+    if save_baseline and file is None:
+        raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
+    if machines is not None and file is not None:
+        raise GpuprovError("--machines is for --bundle and --host", hint="in cluster.yaml: machines")
+    if checks and file is not None:
+        raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
 
 
 def _alerting(cluster: Cluster, *, as_json: bool) -> tuple[list[str], bool]:
