@@ -1,12 +1,14 @@
-"""Quotas of GPU cards in one region: which one counts a machine, and whether what is still to be made fits in."""
+"""Quotas of GPU cards and vCPUs in one region: which one counts a machine, and whether what is still to be made fits
+in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from provisioner.common import yaml_text
 from provisioner.common.preflight import Finding
@@ -16,8 +18,14 @@ from provisioner.machines.providers.trouble import Trouble
 from provisioner.plan.models import PlannedGroup
 
 PAGE = "https://quotas.console.aliyun.com/products/ecs-spec/quotas"
-SUFFIX = {"spot": "spot_g"}
-"""Behind a quota's prefix, by how a machine is bought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """`code`: Quota Center's id; `unit`: what is counted."""
+
+    code: str
+    unit: Literal["GPUs", "vCPUs"]
 
 
 @cache
@@ -34,16 +42,22 @@ def family(machine: str) -> str:
     return family_name if family_name in known else family_name.partition("-")[0]
 
 
-def of_machine(machine: str, kind: str) -> str | None:
-    """The id of the quota that a machine counts towards; None where quotas.yaml does not know its family."""
-    machine_family = family(machine)
-    prefix = next((key for key, families in _document()["families"].items() if machine_family in families), None)
-    return f"{prefix}_{SUFFIX.get(kind, 'postpay_g')}" if prefix else None
+def of_machine(machine: str, kind: str) -> Quota | None:
+    """The quota that a machine counts towards; None where quotas.yaml does not know its family."""
+    bought, machine_family = "spot" if kind == "spot" else "postpay", family(machine)
+    for prefix, families in _document()["families"].items():
+        if machine_family in families:
+            return Quota(f"{prefix}_{bought}_g", "GPUs")
+    letters = re.split(r"[0-9]", machine_family, maxsplit=1)[0]
+    for prefix, known in _document()["letters"].items():
+        if letters in known:
+            return Quota(f"{prefix}_{bought}_c", "vCPUs")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A quota in cards. `used`: None where Quota Center does not say."""
+    """A quota's numbers. `used`: None where Quota Center does not say."""
 
     total: float
     used: float | None
@@ -65,35 +79,37 @@ def look(region: Region, code: str) -> Seen | None:
 def room(region: Region, groups: Sequence[PlannedGroup], existing_nodes: Collection[str]) -> Iterator[Finding]:
     """Whether the quotas have room for the machines that are still to be made, in the first way and in each fallback.
     A quota blocks where a group has no other way. `existing_nodes`: names of nodes that stand."""
-    needed_cards: dict[str, int] = {}
-    only: set[str] = set()
+    needed: dict[Quota, int] = {}
+    only: set[Quota] = set()
     for group in groups:
         missing = sum(name not in existing_nodes for name in group.node_names())
         kinds = dict.fromkeys((group.spec.capacity.kind, *group.spec.capacity.fallback))
-        codes = {kind: of_machine(group.machine.name, kind) for kind in kinds}
-        if None in codes.values():
+        quotas = [of_machine(group.machine.name, kind) for kind in kinds]
+        if None in quotas:
             message = f"which quota {group.machine.name} counts towards is not known"
             yield Finding("unknown", f"group {group.name}", message, f"compare by hand: {PAGE}")
-        for code in dict.fromkeys(code for code in codes.values() if code):
-            needed_cards[code] = needed_cards.get(code, 0) + missing * group.machine.gpu_count
+        known_quotas = dict.fromkeys(quota for quota in quotas if quota)
+        for quota in known_quotas:
+            each = group.machine.gpu_count if quota.unit == "GPUs" else group.machine.vcpus
+            needed[quota] = needed.get(quota, 0) + missing * each
         if len(kinds) == 1:
-            only |= {code for code in codes.values() if code}
-    for code, cards in needed_cards.items():
-        yield _finding(region, code, cards, blocks=code in only)
+            only.update(known_quotas)
+    for quota, count in needed.items():
+        yield _finding(region, quota, count, blocks=quota in only)
 
 
-def _finding(region: Region, code: str, cards: int, *, blocks: bool) -> Finding:
-    subject = f"quota {code}"
+def _finding(region: Region, quota: Quota, needed_count: int, *, blocks: bool) -> Finding:
+    subject = f"quota {quota.code}"
     try:
-        usage = look(region, code)
+        usage = look(region, quota.code)
     except Trouble as error:
         return unknown(subject, error, "quotas:ListProductQuotas")
     if usage is None:
         return Finding("unknown", subject, "Quota Center has no such quota of this account", f"compare by hand: {PAGE}")
     used = "an unknown number" if usage.used is None else f"{usage.used:g}"
-    message = f"{usage.total:g} GPUs, {used} in use, {cards} wanted"
-    if cards and (usage.used or 0) + cards > usage.total:
-        ask = f"ask for {(usage.used or 0) + cards:g} GPUs: {PAGE}"
+    message = f"{usage.total:g} {quota.unit}, {used} in use, {needed_count} wanted"
+    if needed_count and (usage.used or 0) + needed_count > usage.total:
+        ask = f"ask for {(usage.used or 0) + needed_count:g} {quota.unit}: {PAGE}"
         return Finding("blocks" if blocks else "warning", subject, message, ask, no_capacity=True)
     if usage.used is None:
         return Finding("unknown", subject, message, f"compare by hand: {PAGE}")

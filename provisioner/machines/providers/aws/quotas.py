@@ -3,6 +3,7 @@ fits in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +27,13 @@ class Quota:
     name: str
     kind: str = ""
     families: tuple[str, ...] = ()
+    letters: tuple[str, ...] = ()
     key: str = ""
+
+    def counts(self, machine: str) -> bool:
+        """Whether a machine type's vCPUs count towards it, bought in its way."""
+        family = machine.partition(".")[0]
+        return family in self.families or re.split(r"[0-9]", family, maxsplit=1)[0] in self.letters
 
 
 @cache
@@ -34,7 +41,10 @@ def quotas() -> tuple[Quota, ...]:
     document = yaml_text.load(
         files("provisioner.machines.providers.aws").joinpath("quotas.yaml").read_text(encoding="utf-8")
     )
-    return tuple(Quota(**{**row, "families": tuple(row.get("families", ()))}) for row in document["quotas"])
+    return tuple(
+        Quota(**{**row, "families": tuple(row.get("families", ())), "letters": tuple(row.get("letters", ()))})
+        for row in document["quotas"]
+    )
 
 
 def quota(key: str) -> Quota:
@@ -44,9 +54,8 @@ def quota(key: str) -> Quota:
 
 def of_machine(machine: str, kind: str) -> Quota | None:
     """The quota that a machine type counts towards; None where quotas.yaml does not know its family."""
-    family = machine.partition(".")[0]
     bought = "spot" if kind == "spot" else "on-demand"
-    return next((row for row in quotas() if row.kind == bought and family in row.families), None)
+    return next((row for row in quotas() if row.kind == bought and row.counts(machine)), None)
 
 
 def page(region: str, quota: Quota) -> str:
@@ -159,7 +168,7 @@ def _used(region: Region, quota: Quota) -> int:
         machine["InstanceType"]
         for machine in machines
         if (machine.get("InstanceLifecycle") == "spot") == (quota.kind == "spot")
-        and machine["InstanceType"].partition(".")[0] in quota.families
+        and quota.counts(machine["InstanceType"])
     ]
     if not machine_types:
         return 0

@@ -104,12 +104,16 @@ def trusted_launch(
     existing_nodes: Collection[str],
     offered_sizes: Mapping[str, Size] | None,
 ) -> Iterator[Finding]:
-    """Whether machines that are to be made would get Secure Boot unasked: DKMS's modules do not load then. azurerm
-    can't say that a machine is to have none (hashicorp/terraform-provider-azurerm#30782).
+    """Whether machines with GPUs that are to be made would get Secure Boot unasked: DKMS's modules do not load then.
+    azurerm can't say that a machine is to have none (hashicorp/terraform-provider-azurerm#30782).
     https://learn.microsoft.com/azure/virtual-machines/trusted-launch (Trusted Launch as default)"""
     subject = "Trusted Launch"
     known = {name.lower(): size for name, size in (offered_sizes or {}).items()}
-    sizes = {group.machine.name for group in groups if any(name not in existing_nodes for name in group.node_names())}
+    sizes = {
+        group.machine.name
+        for group in groups
+        if group.machine.gpu_count and any(name not in existing_nodes for name in group.node_names())
+    }
     able = sorted(
         name for name in sizes if not ((size := known.get(name.lower())) and size.can("TrustedLaunchDisabled"))
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from provisioner import catalog
 from provisioner.common.errors import GpuprovError
 from provisioner.common.preflight import Finding
-from provisioner.machines.providers.alicloud import client
+from provisioner.machines.providers.alicloud import client, quotas
 from provisioner.machines.providers.alicloud import preflight as alicloud_preflight
 from provisioner.machines.providers.alicloud.provider import Alicloud
 from provisioner.machines.providers.base import Place
@@ -127,6 +128,23 @@ def test_a_shortage_with_a_fallback_is_a_warning(account: Account, tmp_path: Pat
     findings = preflight(planned(capacity={"kind": "spot", "fallback": ("on-demand",)}), tmp_path)
     assert {finding.status for finding in findings.values()} <= {"ok", "warning"}
     assert {f"quota {QUOTA}", "quota q_ecs_gn7v_spot_g"} <= set(findings)
+
+
+def test_machines_without_gpus_are_counted_in_vcpus(account: Account, tmp_path: Path) -> None:
+    account.answers["DescribeAvailableResource"] = stock("ecs.g7.xlarge", cn_shanghai_b="WithStock")
+    account.answers["ListProductQuotas"] = lambda request: quota(8, 6, request["QuotaActionCode"])
+    findings = preflight(planned(machine="ecs.g7.xlarge"), tmp_path)
+    finding = findings["quota q_ecs_enterprise_postpay_c"]
+    assert (finding.status, finding.message) == ("blocks", "8 vCPUs, 6 in use, 4 wanted")
+    assert finding.action.startswith("ask for 10 vCPUs: ")
+    spot = preflight(planned(machine="ecs.g7.large", capacity={"kind": "spot"}), tmp_path)
+    assert spot["quota q_ecs_enterprise_spot_c"].status == "ok"
+
+
+@pytest.mark.parametrize("machine", [machine.name for machine in catalog.load().without_gpus.values()
+                                     if machine.provider == "alicloud"])  # fmt: skip
+def test_every_machine_without_gpus_has_a_quota(machine: str) -> None:
+    assert quotas.of_machine(machine, "on-demand") == quotas.Quota("q_ecs_enterprise_postpay_c", "vCPUs")
 
 
 def test_nodes_that_stand_need_no_room(account: Account, tmp_path: Path) -> None:

@@ -197,6 +197,20 @@ def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
     assert messages_with_status(look(region, existing=("train-0", "train-1")), "blocks") == ""
 
 
+def test_machines_without_gpus_share_their_quota_with_all_standard_families(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(5))
+    region = aws.region()
+    ami = region.ask("ec2", "describe_images")["Images"][0]["ImageId"]
+    for running in ("c5.large", "inf1.xlarge"):  # the second has a quota of its own
+        region.ask("ec2", "run_instances", ImageId=ami, InstanceType=running, MinCount=1, MaxCount=1)
+    messages = messages_with_status(look(region, group("m6i.xlarge", 1)), "blocks")
+    standard = "Standard (A, C, D, H, I, M, R, T, Z)"
+    assert f"quota Running On-Demand {standard} instances: 5 vCPUs, 2 in use, 4 wanted" in messages
+    assert "servicequotas/home/services/ec2/quotas/L-1216C47A" in messages
+    spot = look(region, group("m7i.large", 1, capacity={"kind": "spot"}))
+    assert f"quota All {standard} Spot Instance Requests: 5 vCPUs, 0 in use" in messages_with_status(spot, "ok")
+
+
 def test_a_fleet_that_grows_asks_for_what_is_still_to_be_made(aws: Answers) -> None:
     """Two of three stand: one more needs 96 of the 50 that are left."""
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(50))

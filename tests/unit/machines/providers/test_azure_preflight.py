@@ -111,6 +111,14 @@ def test_machines_that_would_get_secure_boot_unasked_are_not_made(api: Api) -> N
     assert of(preflight_findings(api), "blocks") == {}, "the size takes no Trusted Launch"
 
 
+def test_machines_without_gpus_have_no_driver_that_secure_boot_would_refuse(api: Api) -> None:
+    api.features["TrustedLaunchByDefaultPreview"] = "Registered"
+    api.skus.append(sku("Standard_D4s_v5", "standardDSv5Family", 4))
+    api.compute.append(usage("standardDSv5Family", 8, 10, "Standard DSv5 Family vCPUs"))
+    findings = preflight_findings(api, {"head": {"machine": "Standard_D4s_v5", "count": 1}})
+    assert of(findings, "blocks") == {"quota Standard DSv5 Family vCPUs": "10 vCPUs in eastus, 8 in use, 4 wanted"}
+
+
 def test_whether_machines_get_secure_boot_is_unknown_where_it_may_not_be_asked(api: Api) -> None:
     api.rules = [("GET", "Microsoft.Features", error("AuthorizationFailed", "no", 403))]
     assert "Trusted Launch" in of(preflight_findings(api), "unknown")

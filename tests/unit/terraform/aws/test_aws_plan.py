@@ -16,6 +16,7 @@ from tests.support.moto_aws import REGION, SEEDED, Cloud
 pytestmark = [pytest.mark.heavy, pytest.mark.shares("aws"), pytest.mark.begins(1)]
 
 MACHINES = [row for row in catalog.load().listed.values() if row.provider == "aws"]
+WITHOUT_GPUS = [row for row in catalog.load().without_gpus.values() if row.provider == "aws"]
 Interface = tuple[int, int, str]
 
 
@@ -181,8 +182,14 @@ def both(started: object, new_root: Any, cloud: Cloud) -> dict[str, Planned]:
     ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.9.0/24", AvailabilityZone=f"{REGION}a")
     root: Root = new_root()
     closed = {
-        "groups": {"lone": {"machine": "g6.xlarge", "count": 1}},
-        "aws": {"groups": {"lone": {"image_id": cloud.images["x86_64"]}}, "internet": "none"},
+        "groups": {"lone": {"machine": "g6.xlarge", "count": 1}, "head": {"machine": "m6i.large", "count": 1}},
+        "aws": {
+            "groups": {
+                "lone": {"image_id": cloud.images["x86_64"]},
+                "head": {"image_id": cloud.images["x86_64"], "efa_interfaces": 0},
+            },
+            "internet": "none",
+        },
     }
     calls = {"site": every_machine(cloud), "guest": every_way(cloud, vpc), "closed": closed}
     root.write_calls(calls)
@@ -221,7 +228,19 @@ def test_interfaces_are_as_documented(machine: Machine, fleet: Planned) -> None:
         assert (nic["associate_public_ip_address"] or None) == ("false" if len(actual) == 1 else None)
 
 
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.name not in SEEDED], ids=lambda m: m.name)
+def test_a_machine_without_gpus_has_one_plain_interface(both: dict[str, Planned]) -> None:
+    head = templates(both["closed"])["head"]
+    assert (head["instance_type"], head["placement"]) == ("m6i.large", [])
+    (nic,) = head["network_interfaces"]
+    assert (nic["network_card_index"] or 0, nic["interface_type"] or None) == (0, None)
+    assert 'aws_instance.node["head-0"]' in resources(both["closed"], "aws_instance")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [m for m in (*MACHINES, *WITHOUT_GPUS) if m.name not in SEEDED],
+    ids=lambda m: m.name,
+)
 def test_the_catalogue_agrees_with_what_ec2_says_of_a_machine(machine: Machine, cloud: Cloud) -> None:
     described = cloud.client("ec2").describe_instance_types(InstanceTypes=[machine.name])["InstanceTypes"][0]
     network = described["NetworkInfo"]
