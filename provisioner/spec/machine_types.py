@@ -140,8 +140,8 @@ def _links(loc: Loc, description: MachineDescription) -> Iterator[Finding]:
     if nvlink is None:
         return
     if nvlink.topology != "none" and description.gpus <= 1:
-        subject = "one GPU" if description.gpus else "no GPU"
-        yield Finding((*loc, "topology"), f"{subject} cannot be linked", "write none, or leave nvlink out")
+        message = "one GPU cannot be linked" if description.gpus else "a machine without GPUs has no NVLink"
+        yield Finding((*loc, "topology"), message, "write none, or leave nvlink out")
     elif nvlink.topology != "none" and nvlink.links_per_gpu == 0:
         hint = "add links_per_gpu: …, the links of one GPU that `nvidia-smi nvlink -s` lists"
         yield Finding(loc, f"nvlink.topology {nvlink.topology} needs links_per_gpu", hint)

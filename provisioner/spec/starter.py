@@ -83,7 +83,7 @@ def _group(provider: Provider, machine: Machine, count: int) -> list[str]:
     lines = [
         "",
         "groups:                      # groups of equal machines; `gpuprov catalog` lists the types",
-        "  train:",
+        f"  {'train' if machine.gpu_count else 'head'}:",
         f"    machine: {machine.name}",
         f"    count: {count}",
     ]
@@ -103,11 +103,12 @@ def _group(provider: Provider, machine: Machine, count: int) -> list[str]:
 
 def _remaining_lines(catalog: Catalog, provider: Provider, machine: Machine) -> list[str]:
     lines = ["", "# stack:                     # what is pinned; the rest is chosen and written to cluster.lock"]
-    if catalog.gpu(machine.gpu_model).vendor == "nvidia":
+    vendor = catalog.gpu(machine.gpu_model).vendor
+    if vendor == "nvidia":
         lines.append('#   driver: "580"            # versions stand in quotes: unquoted, 2.10 is 2.1')
     return [
         *lines,
-        '#   pytorch: "2.9"',
+        "#   os: ubuntu-24.04" if vendor == "none" else '#   pytorch: "2.9"',
         "",
         "access:",
         f"  user: {provider.user}",

@@ -147,8 +147,9 @@ def refuse_foreign_pins(spec: ClusterSpec, locate: Place) -> None:
     for key in pins("nvidia"):
         if not any(key in pins(vendor) for vendor in vendors) and getattr(spec.stack, key) is not None:
             amd = next((machine.gpu_model for machine in machines if machine.gpu_arch.startswith("cdna")), None)
-            other = f"{amd} is an AMD GPU" if amd else "no group has a GPU"
-            message = f"{key} is NVIDIA software and {other}"
+            message = f"{key} is for machines with GPUs, and no group has one"
+            if amd is not None:
+                message = f"{key} is NVIDIA software and {amd} is an AMD GPU"
             path = f"stack.{key}"
             raise StackConflict(message, where=locate(path), hint="leave it out", asked={path: message})
 

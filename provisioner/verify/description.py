@@ -34,13 +34,17 @@ def describe(facts: Facts, catalog: Catalog) -> Described:
     """The type of the machine that these outputs are of. Raises GpuprovError where the GPUs are not known or differ, or
     one of them is lost: what is described is expected of every node."""
     notes: list[str] = []
-    model, count = _gpus(facts)
-    row = _row(model, facts, catalog)
-    machine: dict[str, Any] = {"gpu": row.model if row is not None else _gpu_block(model, facts, notes), "gpus": count}
+    model, count = ("", 0) if _has_no_gpu(facts) else _gpus(facts)
+    row = _row(model, facts, catalog) if count else None
+    machine: dict[str, Any] = {"gpus": count}
+    if count:
+        machine = {"gpu": row.model if row is not None else _gpu_block(model, facts, notes), **machine}
+    else:
+        notes.append("gpus: 0, because no GPU is on the PCI bus")
     on_board = row is not None and row.nvlinks is not None
     if count > 1 and facts.smi is not None and (nvlink := _nvlink(facts, count, notes, on_board=on_board)) is not None:
         machine["nvlink"] = nvlink
-    network = _network(facts, notes)
+    network = _network(facts, notes if count else [])
     if network is not None:
         machine["network"] = network
     host = facts.host
@@ -62,6 +66,12 @@ def describe(facts: Facts, catalog: Catalog) -> Described:
     if absent:
         notes.append(f"{', '.join(absent)}: not in the outputs, and not expected of a node")
     return Described(_name(facts, model, count), machine, tuple(notes))
+
+
+def _has_no_gpu(facts: Facts) -> bool:
+    """Whether the whole PCI bus was listed and has no GPU, and no driver lists one."""
+    listed = facts.gpus_present or (facts.smi is not None and (facts.smi.gpus or facts.smi.unreachable))
+    return not listed and facts.bus is not None and not facts.bus.excerpt and not facts.bus.gpus
 
 
 def _gpus(facts: Facts) -> tuple[str, int]:
@@ -168,4 +178,5 @@ def _name(facts: Facts, model: str, count: int) -> str:
     product = " ".join((facts.host.system or ())[:2]) if facts.host is not None else ""
     parts = [part for part in re.findall(r"[a-z0-9]+", product.lower()) if part not in LEGAL_FORMS]
     gpu = re.findall(r"[a-z0-9]+", model.lower().replace("nvidia", ""))
-    return "-".join(dict.fromkeys([*parts[:4], f"{count}x", *gpu]))[:60].strip("-")
+    gpu_parts = [f"{count}x", *gpu] if count else []
+    return "-".join(dict.fromkeys([*parts[:4], *gpu_parts]))[:60].strip("-") or "without-gpus"

@@ -18,20 +18,26 @@ MEMORY_SHARE = 0.12
 @dataclass(frozen=True, slots=True)
 class OfferedSize:
     """`gpu`: the cloud's word for the product, such as L40S or "NVIDIA T4", empty where its API has none; `gpu_mib`:
-    memory of one, MiB, where the API has it; `keys`: further keys of MachineDescription; `source`: the call."""
+    memory of one, MiB, where the API has it; `has_part`: of a GPU; `keys`: further keys of MachineDescription;
+    `source`: the call."""
 
     gpu: str
     gpus: int
     source: str
     gpu_mib: int | None = None
+    has_part: bool = False
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 def description(size: OfferedSize, provider: str, catalog: Catalog, gpu: str | None = None) -> dict[str, Any]:
     """Keys of MachineDescription. `gpu`: the product, where the API does not tell it. Raises GpuprovError for a size
-    without GPUs, and for a product that gpus.yaml does not have or has several of."""
+    with a part of a GPU, and for a product that gpus.yaml does not have or has several of."""
+    if size.has_part or (size.gpus < 1 and size.gpu):
+        raise GpuprovError("this size has a part of a GPU", hint="choose a size with whole GPUs")
     if size.gpus < 1:
-        raise GpuprovError("this size has no GPU")
+        if gpu is not None:
+            raise GpuprovError("this size has no GPU", hint="remove --gpu")
+        return {"provider": provider, "gpus": 0, **size.keys, "source": [size.source]}
     model = catalog.gpu(gpu).model if gpu is not None else _product(size, provider, catalog).model
     return {"provider": provider, "gpu": model, "gpus": size.gpus, **size.keys, "source": [size.source]}
 

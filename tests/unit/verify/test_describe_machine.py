@@ -18,7 +18,7 @@ from provisioner.verify.expectations import expect
 from provisioner.verify.facts import read
 from provisioner.verify.pytest_runner import Case
 from provisioner.verify.support_bundle import read as read_bundle
-from tests.support.healthy_bundle import ALL, bundle, edit, healthy, smi_xml, without_gpu
+from tests.support.healthy_bundle import ALL, bundle, edit, healthy, host_files, lspci, smi_xml, without_gpu
 from tests.support.judging import judge
 
 KNOWN = catalog.load()
@@ -76,6 +76,20 @@ def test_the_text_is_what_machines_takes(tmp_path: Path) -> None:
 def test_a_product_that_the_catalogue_does_not_have(capture: str, gpu: tuple[object, ...]) -> None:
     described_machine = describe(read(read_bundle(CAPTURES / capture).bundle), KNOWN)
     assert tuple(described_machine.machine["gpu"].values()) == gpu
+
+
+def test_a_machine_without_gpus_is_described_with_none() -> None:
+    row = KNOWN.machine("m6i.large")
+    files = {"lspci.txt": lspci(row), **host_files(row, "")}
+    described_machine = describe(read(bundle(files)), KNOWN)
+    assert (described_machine.machine["gpus"], "gpu" in described_machine.machine) == (0, False)
+    assert described_machine.machine["vcpus"] == 2
+    assert described_machine.notes == ("gpus: 0, because no GPU is on the PCI bus",)
+    description = MachineDescription.model_validate_json(json.dumps(described_machine.machine))
+    known = KNOWN.with_described({described_machine.name: description})
+    assert known.machine(described_machine.name).gpu_count == 0
+    with pytest.raises(GpuprovError, match="the outputs list no GPU"):
+        describe(read(bundle({**files, "lspci.txt": lspci(KNOWN.machine("g6.xlarge"))})), KNOWN)
 
 
 def test_a_machine_with_a_fault_is_refused() -> None:

@@ -42,7 +42,11 @@ class Cvm:
             return None
         keys = {"vcpus": offers[0].vcpus, "memory_gib": offers[0].memory_gib}
         return OfferedSize(
-            gpu="", gpus=offers[0].gpus, keys={key: value for key, value in keys.items() if value}, source=self.source
+            gpu="",
+            gpus=offers[0].gpus,
+            has_part=offers[0].has_part,
+            keys={key: value for key, value in keys.items() if value},
+            source=self.source,
         )
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (there is no history)

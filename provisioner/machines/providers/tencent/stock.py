@@ -21,7 +21,8 @@ ORDER = ("EnoughStock", "NormalStock", "UnderStock", "WithoutStock")
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A machine type in one zone, bought in one way. `stock`: of ORDER, empty where it is not told; `price`: for an
-    hour, None where it is not told; `vcpus`, `memory_gib`, `gpus`: of one machine, 0 where it is not told."""
+    hour, None where it is not told; `vcpus`, `memory_gib`, `gpus`: of one machine, 0 where it is not told; `has_part`:
+    of a GPU."""
 
     zone: str
     there: bool
@@ -31,6 +32,7 @@ class Offer:
     vcpus: int
     memory_gib: int
     gpus: int
+    has_part: bool = False
 
     @property
     def rank(self) -> int:
@@ -62,6 +64,7 @@ def _offer(row: Mapping[str, Any]) -> Offer:
         zone=str(row.get("Zone")), there=row.get("Status") == "SELL", stock=str(row.get("StatusCategory") or ""),
         why=str(row.get("SoldOutReason") or ""), price=float(unit) if unit is not None else None,
         vcpus=int(row.get("Cpu") or 0), memory_gib=int(row.get("Memory") or 0), gpus=int(row.get("Gpu") or 0),
+        has_part=0 < float(row.get("GpuCount") or 0) < 1,
     )  # fmt: skip
 
 

@@ -93,6 +93,11 @@ def test_its_machines_can_be_asked_for(name: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(starter(known, provider=name), encoding="utf-8")
     assert spec.check(file) == []
+    without_gpus = next((row.name for row in known.without_gpus.values() if row.provider == name), None)
+    if without_gpus is not None:
+        file.write_text(starter(known, machine=without_gpus), encoding="utf-8")
+        assert spec.check(file) == []
+        assert "  head:" in file.read_text(encoding="utf-8") and "pytorch" not in file.read_text(encoding="utf-8")
     examples = [spec.load(path) for path in (ROOT / "examples").glob("*.yaml")]
     assert any(site.provider == name for example in examples for site in example.sites.values())
 

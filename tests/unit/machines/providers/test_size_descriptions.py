@@ -39,7 +39,7 @@ def test_most_sizes_of_the_catalogue_are_among_the_answers() -> None:
 def test_the_api_and_the_catalogue_say_the_same(row: catalog.Machine) -> None:
     keys = described(row.name)
     MachineDescription.model_validate_json(json.dumps(keys))
-    assert (keys["gpu"], keys["gpus"], keys["vcpus"], keys.get("cpu", "amd64")) == (
+    assert (keys.get("gpu", "none"), keys["gpus"], keys["vcpus"], keys.get("cpu", "amd64")) == (
         row.gpu_model, row.gpu_count, row.vcpus, row.cpu
     )  # fmt: skip
     assert keys["memory_gib"] == pytest.approx(row.memory_gib, rel=0.03)
@@ -62,13 +62,22 @@ def test_alibaba_clouds_answer() -> None:
         (OfferedSize("", 4, "SKUs"), None, "does not name the GPU"),
         (OfferedSize("A100", 8, "EC2"), None, "A100-SXM4-80GB, A100-PCIE-80GB"),
         (OfferedSize("Q9000", 8, "EC2"), None, "none of the catalogue"),
-        (OfferedSize("", 0, "EC2"), None, "has no GPU"),
+        (OfferedSize("", 0, "EC2"), "L40S", "has no GPU"),
+        (OfferedSize("NVIDIA T4", 0, "ECS"), None, "has a part of a GPU"),
+        (OfferedSize("", 1, "CVM", has_part=True), None, "has a part of a GPU"),
         (OfferedSize("", 4, "SKUs"), "L41S", "no GPU 'L41S'"),
     ],
 )
 def test_what_an_api_does_not_tell_is_asked_of_the_user(size: OfferedSize, gpu: str | None, message: str) -> None:
     with pytest.raises(GpuprovError, match=message):
         description(size, "azure", KNOWN, gpu)
+
+
+def test_a_size_without_gpus_is_described_with_none() -> None:
+    size = OfferedSize("", 0, "SKUs", keys={"vcpus": 4})
+    keys = description(size, "azure", KNOWN)
+    assert keys == {"provider": "azure", "gpus": 0, "vcpus": 4, "source": ["SKUs"]}
+    assert MachineDescription.model_validate_json(json.dumps(keys)).gpus == 0
 
 
 def test_the_user_may_name_the_gpu() -> None:
