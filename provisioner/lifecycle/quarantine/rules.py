@@ -10,6 +10,7 @@ from provisioner.common.levels import Level, deeper
 from provisioner.lifecycle.quarantine.book import ERASED, OURS, PROOF, WORK, Book, Entry
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import Quarantine
+from provisioner.verify.check import NO_GPUS
 from provisioner.verify.results import PENDING, Breaker, NodeReport, Report
 
 UNREACHED = "the node could not be probed"
@@ -46,8 +47,8 @@ def decide(
     - A bad node goes into quarantine as ours, unless more would be there than `limits` allow: then none does.
     - A healthy node of ours leaves it, where this verdict looked at least as deep as the one that put it there and what
       condemned it has passed since: a check that was skipped, beside a job, has not. Where the evidence of a fault goes
-      with a reboot (ERASED), the node has to pass at work. So does one leave whose quarantine was that of a former
-      machine, whoever owned that.
+      with a reboot (ERASED), a node with GPUs has to pass at work. So does one leave whose quarantine was that of a
+      former machine, whoever owned that.
     - What a person put there stays as it is.
     """
     machines = {node.name: node for node in nodes}
@@ -104,13 +105,19 @@ def _owed(owed: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, 
     for check in verdict.checks:
         states.setdefault(check.id, set()).add(check.status)
     passed = {id for id, statuses in states.items() if statuses == {"pass"}}
-    if level == "stress" and "dcgm.diag" in passed:
+    if (level == "stress" and "dcgm.diag" in passed) or _has_no_gpu(verdict):
         passed.add(PROOF)
     pending = [id for id in owed if id not in passed and (id in states or id == PROOF or not verdict.ok)]
     condemned = () if verdict.error else verdict.condemned
     failed = [check.id for check in condemned if check.status == "fail" or check.id.startswith(WORK)]
-    proof = [PROOF] if any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned) else []
+    is_erased = any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned)
+    proof = [PROOF] if is_erased and not _has_no_gpu(verdict) else []
     return tuple(dict.fromkeys([*pending, *failed, *proof]))
+
+
+def _has_no_gpu(verdict: NodeReport) -> bool:
+    """Whether PROOF never applies to the node: nothing can be loaded."""
+    return any(check.id == PROOF and check.message == NO_GPUS for check in verdict.checks)
 
 
 def _checks(verdict: NodeReport) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from provisioner.lifecycle.quarantine.rules import most_shared
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.rundir import fleet
+from provisioner.verify.check import NO_GPUS
 from provisioner.verify.results import NodeReport, Status
 from tests.unit.lifecycle.test_quarantine import (
     AT,
@@ -54,6 +56,16 @@ def test_a_check_that_passed_for_some_of_its_subjects_only_still_has_to_pass(sec
 def test_a_verdict_on_a_name_that_no_machine_has_is_passed_over(bad: bool) -> None:
     verdicts = [*(lost("old-0") if bad else well("old-0")), *well("train-0")]
     assert judge(Book({"old-0": entry("old-0")}), verdicts, 1).nothing
+
+
+def test_a_node_without_gpus_needs_no_proof_at_work() -> None:
+    inapplicable = replace(result("load.completes", "skip"), message=NO_GPUS)
+    bad = verdict("train-0", result("log.machine_check", "fail"), inapplicable)
+    decision = judge(Book({}), [bad], 4)
+    assert decision.hold["train-0"].owed == ("log.machine_check",)
+    older = {"train-0": replace(decision.hold["train-0"], owed=("log.machine_check", "load.completes"))}
+    passed = verdict("train-0", result("log.machine_check", "pass"), inapplicable)
+    assert judge(Book(older), [passed], 4).release == ("train-0",)
 
 
 def test_a_bad_node_stays_though_it_passed_what_condemned_it() -> None:
