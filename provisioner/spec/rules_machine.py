@@ -56,7 +56,8 @@ def machine_of_site(
     elif site is not None and machine.provider != site.provider:
         sold = catalog.provider(machine.provider).title
         like = [m.name for m in catalog.machines(site.provider) if _alike(m, machine)]
-        hint = f"with the same GPUs there: {', '.join(like[:3])}" if like else ""
+        same = "with the same GPUs" if machine.gpu_count else "without GPUs"
+        hint = f"{same} there: {', '.join(like[:3])}" if like else ""
         site_title = catalog.provider(site.provider).title
         yield Finding(
             at, f"{machine.name} comes from {sold}, and this site is {site_title}", hint or _LIST + site.provider
@@ -68,7 +69,8 @@ def machine_of_site(
 
 
 def _alike(machine: Machine, other: Machine) -> bool:
-    return (machine.gpu_model, machine.gpu_count) == (other.gpu_model, other.gpu_count)
+    is_alike = (machine.gpu_model, machine.gpu_count) == (other.gpu_model, other.gpu_count)
+    return is_alike and (machine.gpu_count > 0 or machine.vcpus == other.vcpus)
 
 
 def hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:

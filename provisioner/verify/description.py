@@ -16,6 +16,7 @@ from provisioner.verify.products import printed_memory, products
 
 CAPABILITIES = {"volta": "7.0", "turing": "7.5", "ampere": "8.6", "ada": "8.9", "hopper": "9.0", "blackwell": "12.0"}
 """Architecture → compute capability of its cards; those with HBM below. https://developer.nvidia.com/cuda-gpus"""
+TOOLS = "nvidia-smi -q -x, or amd-smi; of a machine without GPUs lspci -Dnnx"
 LEGAL_FORMS = ("inc", "corporation", "co", "ltd")
 WITH_HBM = ((r"\bA(30|100|800)\b", "8.0"), (r"\bG?B[12]00\b", "10.0"), (r"\bG?B300\b", "10.3"))
 """Pattern of product names → theirs."""
@@ -87,7 +88,7 @@ def _gpus(facts: Facts) -> tuple[str, int]:
     if not names:
         reason = facts.sources["nvidia-smi.xml"].reason if "nvidia-smi.xml" in facts.sources else ""
         because = f": {reason}" if reason else ""
-        raise GpuprovError(f"the outputs list no GPU{because}", hint="nvidia-smi -q -x, or amd-smi")
+        raise GpuprovError(f"the outputs list no GPU{because}", hint=TOOLS)
     if len(names) > 1:
         raise GpuprovError(f"the GPUs are of {len(names)} models: {', '.join(sorted(names))}")
     on_bus = len(facts.bus.gpus) if facts.bus is not None and not facts.bus.excerpt else len(models)
