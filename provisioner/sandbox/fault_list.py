@@ -25,6 +25,10 @@ def _nvidia(machine: Json) -> bool:
     return bool(machine["vendor"] == "nvidia")
 
 
+def _gpus(machine: Json) -> bool:
+    return bool(machine["gpus"])
+
+
 def _kind(kind: str) -> Callable[[Json], bool]:
     return lambda machine: any(nic["kind"] == kind for nic in machine["nics"])
 
@@ -88,7 +92,7 @@ def _link_down(machine: Json, gpu: int) -> None:
 
 def _log(template: str) -> Change:
     def change(machine: Json, gpu: int) -> None:
-        slot = machine["gpus"][gpu]["pci"][4:].rpartition(".")[0].lower()
+        slot = machine["gpus"][gpu]["pci"][4:].rpartition(".")[0].lower() if machine["gpus"] else ""
         at = max([line["at"] for line in machine["kernel_log"]], default=0.0) + 100.0
         machine["kernel_log"].append({"at": at, "level": "err", "text": template.format(pci=slot)})
 
@@ -173,7 +177,7 @@ NVSWITCH = "an NVSwitch that fabric manager serves"
 INFINIBAND = "InfiniBand"
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("gpu-lost", "one GPU is gone: all but one are listed", "gpu.count", _anywhere, "a GPU", _lose),
+    Fault("gpu-lost", "one GPU is gone: all but one are listed", "gpu.count", _gpus, "a GPU", _lose),
     Fault("gpu-model", "one GPU is of another product", "gpu.model", change=_other_model),
     Fault("nvlink-down", "one NVLink of one GPU is inactive", "nvlink.links", _has_links, "NVLink", _link_down),
     Fault("xid-79", "the kernel log says that a GPU has fallen off the bus (Xid 79)", "gpu.xid", change=_log(XID_79)),
@@ -286,8 +290,8 @@ FAULTS: tuple[Fault, ...] = (
         "container.image",
         break_=(("/usr/lib/gpuprov-sandbox/image", "swap"),),
         mend=(("/usr/lib/gpuprov-sandbox/image", "restore"),),
-        applies=_anywhere,
-        needs="docker",
+        applies=_gpus,
+        needs="a GPU, for which the lock has an image",
     ),
 )
 """Every fault by name, in the order in which `gpuprov sandbox faults` lists them."""

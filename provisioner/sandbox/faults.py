@@ -174,6 +174,10 @@ def _resolve(container: str, hardware: Json, name: str, gpu: int | None) -> Acti
     fault, healthy = find_fault(name), hardware["healthy"]
     _refuse(fault, healthy)
     count = len(healthy["gpus"])
+    if not count:
+        if gpu is not None:
+            raise GpuprovError(f"{healthy['machine']} has no GPU {gpu}", where=container, hint="remove --gpu")
+        return Active(name, 0)
     index = min(3, count - 1) if gpu is None else gpu
     if not 0 <= index < count:
         raise GpuprovError(f"{healthy['machine']} has GPUs 0 to {count - 1}, not {index}", where=container)

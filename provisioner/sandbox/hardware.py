@@ -54,7 +54,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "disks": disks,
         "switches": switches,
         "pci": [
-            *_pci(gpus, gpu),
+            *(_pci(gpus, gpu) if gpus else [HOST_BRIDGE]),
             *switches,
             *(_nic_pci(nic) for nic in nics),
             *efa_pci(efa),
@@ -277,6 +277,12 @@ def _switches(machine: Machine, gpu: Gpu) -> list[Json]:
         )
         for i in range(machine.nvlink.nvswitch_count)
     ]
+
+
+HOST_BRIDGE = _pci_row(
+    "0000:00:00.0", "0600", "Host bridge", "Intel Corporation 440FX - 82441FX PMC", ("8086", "1237"), ""
+)
+"""What a machine without GPUs shows on the PCI bus at least."""
 
 
 def _nic_pci(nic: Json) -> Json:

@@ -51,7 +51,7 @@ def capture(path: str) -> str:
 
 def stack(machine: str) -> Stack:
     row = load().machine(machine)
-    if load().gpu(row.gpu_model).vendor == "amd":
+    if load().gpu(row.gpu_model).vendor != "nvidia":
         return Stack(os="ubuntu-24.04",
                      **dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
                      **dict.fromkeys(("cuda_driver", "cuda_toolkit", "nccl", "dcgm", "dcgm_exporter"), None),
@@ -162,6 +162,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
             texts["mlxlink.json"] = mlxlink_json(row)
     if row.network.kind != "ethernet":
         texts["fabric.json"] = fabric_json(row)
+    if gpu.vendor == "none":
+        return texts
     limit = load().nccl_limit(row)
     reached = max(231.72, limit.threshold + 10 if limit else 0.0)
     texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")

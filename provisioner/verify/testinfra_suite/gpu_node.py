@@ -96,8 +96,10 @@ class Node:
 
     def gpus(self) -> list[dict[str, Any]]:
         """The GPUs that answer: name, memory_mib, and for NVIDIA its modes and the state of its fabric. Fails
-        where no GPU answers."""
+        where no GPU answers; skips the test of a node that has none."""
         __tracebackhide__ = True
+        if not self.expected["gpu_count"]:
+            pytest.skip("this machine has no GPU")
         listed = self._amd_gpus() if self.expected["vendor"] == "amd" else self._nvidia_gpus()
         self.require(bool(listed), "no GPU answers")
         return listed

@@ -161,6 +161,20 @@ def test_faults_do_not_touch_the_healthy_node() -> None:
         assert healthy_state == original
 
 
+def test_a_machine_without_gpus_has_the_faults_of_its_host_alone() -> None:
+    checks, healthy_state = {check.id: check for check in declared()}, healthy("m6i.large")
+    possible = faults.list_faults("m6i.large")
+    assert {"memory-short", "io-error", "dns-broken"} <= {fault.name for fault in possible}
+    for fault in possible:
+        assert not checks[fault.check].is_about_gpus, fault.name
+        active = faults._resolve("head-0", {"healthy": healthy_state, "driver": None}, fault.name, None)
+        assert faults.with_faults(healthy_state, [active])["faults"] == [{"name": fault.name, "gpu": 0}]
+    with pytest.raises(GpuprovError, match=r"m6i\.large has no GPU 3"):
+        faults._resolve("head-0", {"healthy": healthy_state, "driver": None}, "io-error", 3)
+    with pytest.raises(GpuprovError, match=r"gpu-lost needs a GPU, which m6i\.large does not have"):
+        faults._resolve("head-0", {"healthy": healthy_state, "driver": None}, "gpu-lost", None)
+
+
 def test_two_faults_at_once_and_one_cleared() -> None:
     healthy_state = healthy("p4d.24xlarge")
     both = faults.with_faults(healthy_state, [faults.Active("gpu-lost", 3), faults.Active("xid-48", 1)])
