@@ -83,7 +83,8 @@ def build(
     for name, target in manifest.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
         proven = f"proven {counted(len(target.proven_by), 'time')}"
-        typer.echo(f"  {name}: {target.machine}, driver {target.stack.driver}, {proven}; {ids}")
+        driver = f", driver {target.stack.driver}" if target.stack.driver else ""
+        typer.echo(f"  {name}: {target.machine}{driver}, {proven}; {ids}")
         for disk_file in target.disk.files.values() if target.disk is not None else ():
             typer.echo(f"  {name}: {folder_of(recipe, name) / disk_file.file}, {disk_file.bytes / 1e9:.1f} GB")
     onward = typed("image promote", file, sandbox=recipe.sandbox)

@@ -68,7 +68,8 @@ def choose(
     name = _fitting(manifest, spec, group, where)
     site = spec.sites[spec.site_of(group)]
     target = manifest.targets[name]
-    _refuse_unproven(manifest, target, book.build(manifest.build), sandbox=sandbox)
+    has_gpus = spec.machine(group).gpu_count > 0
+    _refuse_unproven(manifest, target, book.build(manifest.build), sandbox=sandbox, has_gpus=has_gpus)
     try:
         image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
     except ValidationError as error:
@@ -77,11 +78,12 @@ def choose(
     return Chosen(image, target.stack)
 
 
-def _refuse_unproven(manifest: Manifest, target: Target, folder: Path, *, sandbox: bool) -> None:
-    """Raise GpuprovError for a build that a fleet must not start from: a manifest comes out of git as any file."""
+def _refuse_unproven(manifest: Manifest, target: Target, folder: Path, *, sandbox: bool, has_gpus: bool) -> None:
+    """Raise GpuprovError for a build that a fleet must not start from: a manifest comes out of git as any file.
+    `has_gpus`: of its machines; a lock pins no packages of others."""
     if manifest.simulated and not sandbox:
         raise GpuprovError("this build is of simulated machines", where=str(folder), hint="build it without --sandbox")
-    if not target.proven_by or not target.stack.packages:
+    if not target.proven_by or (has_gpus and not target.stack.packages):
         raise GpuprovError("its manifest has no proof of this image", where=str(folder), hint="build it again")
     for name, digest in manifest.files.items():
         file = below(folder, name)

@@ -78,6 +78,16 @@ def test_the_machine_of_a_target_comes_before_one_that_is_alike(folder: Path) ->
     assert chosen(cluster(folder, machine="p4de.24xlarge"))[2] == "ami-e"
 
 
+def test_a_machine_without_gpus_starts_from_an_image_without_locked_packages(folder: Path) -> None:
+    store = book_of(folder / "images" / "pytorch.yaml", "pytorch", sandbox=False)
+    keep(store, manifest(LATER, head=target("m6i.xlarge")))
+    assert target("m6i.xlarge").stack.packages == ()
+    assert chosen(cluster(folder, machine="m7i.large"))[1:] == (LATER, "ami-1")
+    keep(store, manifest(BUILD, train=target(stack=target("m6i.xlarge").stack)))
+    with pytest.raises(GpuprovError, match="no proof of this image"):
+        chosen(cluster(folder, f"pytorch@{BUILD}"))
+
+
 def test_the_lock_has_the_build_and_its_versions_until_it_is_upgraded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
