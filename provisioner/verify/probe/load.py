@@ -89,7 +89,9 @@ def container() -> str:
 
 
 def busy(vendor: str) -> list[dict[str, Any]] | None:
-    """Processes that compute on the GPUs; None where nobody says."""
+    """Processes that compute on the GPUs; None where nobody says, and none on a node without GPUs (`vendor` none)."""
+    if vendor == "none":
+        return []
     if vendor == "amd":
         if not listed("/sys/class/kfd/kfd"):
             return None

@@ -246,7 +246,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def ask(node: Path, then: str = "", *, fio: bool = True, **scratch: Any) -> dict[str, Any]:
+def ask(node: Path, then: str = "", *, fio: bool = True, vendor: str = "nvidia", **scratch: Any) -> dict[str, Any]:
     """fio.json after fio as a script has run."""
     if fio:
         program(node, "fio", SCRIPT.format(log=str(node / "log"), place=str(node / "scratch"), then=then))
@@ -254,6 +254,7 @@ def ask(node: Path, then: str = "", *, fio: bool = True, **scratch: Any) -> dict
     assert request is not None
     request_document = request.to_json()
     assert request_document["files"]["fio.json"] == 150
+    request_document["load"]["vendor"] = vendor
     request_document["load"]["scratch"] |= {"place": str(node / "scratch"), "bytes": 64 << 20} | scratch
     answer = runner.probe({**request_document, "files": {"fio.json": 20.0}, "deadline": 25.0})
     document: dict[str, Any] = json.loads(answer["files"]["fio.json"]["text"])
@@ -303,6 +304,12 @@ def test_nothing_runs_beside_a_job_or_where_it_cannot(node: Path, monkeypatch: p
     monkeypatch.setattr(probe_fio, "lines_of", lambda _: ["x / ext4 rw"])
     assert ask(node)["why"].startswith("nothing is mounted on ")
     assert not (node / "log").exists()
+
+
+def test_a_node_without_gpus_has_no_job_on_them(node: Path) -> None:
+    (node / "nvidia-smi").unlink()
+    assert ask(node)["state"] == "absent"
+    assert ask(node, vendor="none")["state"] == "ran"
 
 
 def test_a_filesystem_that_refuses_is_told(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
