@@ -81,7 +81,7 @@ def _model(facts: Facts) -> str:
     models = Counter(gpu.model for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.model and not gpu.lost)
     models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
     if not models:
-        raise GpuprovError("no GPU and no firmware tells which machine it is")
+        raise GpuprovError("no GPU and no firmware tells which machine it is; pass --machine if it has no GPU")
     return models.most_common(1)[0][0]
 
 

@@ -26,10 +26,11 @@ def test_a_name_of_two_machine_types_is_decided_by_the_gpus(model: str, machine:
 
 
 def test_a_name_of_two_machine_types_without_gpus_tells_nothing() -> None:
-    with pytest.raises(GpuprovError, match="no GPU and no firmware tells"):
+    with pytest.raises(GpuprovError, match="which machine it is; pass --machine if it has no GPU"):
         identify(read(Bundle()), "NVIDIA DGXA100", load())
 
 
-def test_a_name_of_one_machine_type_tells_it_without_gpus() -> None:
-    type_, reason = identify(read(Bundle()), "Amazon EC2 p4d.24xlarge", load())
-    assert (type_.name, reason) == ("p4d.24xlarge", "its firmware calls it p4d.24xlarge")
+@pytest.mark.parametrize("machine", ["p4d.24xlarge", "m6i.large", "m6i.xlarge", "m7i.2xlarge"])
+def test_a_name_of_one_machine_type_tells_it_without_gpus(machine: str) -> None:
+    type_, reason = identify(read(Bundle()), f"Amazon EC2 {machine}", load())
+    assert (type_.name, reason) == (machine, f"its firmware calls it {machine}")
