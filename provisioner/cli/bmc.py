@@ -15,6 +15,7 @@ from provisioner.common.text import printable
 if TYPE_CHECKING:
     from provisioner.lifecycle.out_of_band import Looked, Managed
     from provisioner.machines.redfish.side_by_side import Outcome
+    from provisioner.output.bmc import BmcMachine, BmcOutput
     from provisioner.verify.bmc import Finding
 
 What = Literal["status", "power", "sel"]
@@ -49,6 +50,7 @@ def bmc(
     """Ask the machines' BMCs: health and parts, power, event logs; switch machines on and off."""
     from provisioner.lifecycle import bmc_facts, out_of_band
     from provisioner.lifecycle.session import open_cluster
+    from provisioner.output.bmc import BmcMachine, BmcOutput
 
     names = list(words or [])
     if what not in get_args(What):
@@ -76,64 +78,57 @@ def bmc(
         _switch(cluster, machines, outcomes, order, names, yes=yes, seconds=timeout)
         return
     findings = bmc_facts.findings(cluster, machines, looked, live=kept is None) if what == "status" else {}
-    document: dict[str, Any] = {
-        "cluster": cluster.spec.name,
-        # A BMC can call its machine whatever it likes.
-        "machines": [printable(_row(o, m, findings, what)) for m, o in zip(machines, outcomes, strict=True)],
-    }
+    # A BMC can call its machine whatever it likes.
+    rows = [printable(_row(o, m, findings, what).to_json()) for m, o in zip(machines, outcomes, strict=True)]
+    document = BmcOutput(cluster=cluster.spec.name, machines=[BmcMachine(**row) for row in rows])
     if json_:
         json_output.write(document)
     else:
         _show(document, what, _MOST if not all_ else None)
-    bad = [row for row in document["machines"] if row["error"] or any(f["status"] == "fail" for f in row["findings"])]
+    bad = [row for row in document.machines if row.error or any(f.status == "fail" for f in row.findings)]
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
 
 
-def _row(outcome: Outcome[Looked], managed: Managed, findings: dict[str, list[Finding]], view: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "host": managed.host.name,
-        "node": managed.node or None,
-        "bmc": managed.host.bmc,
-        "error": None,
-        "findings": [],
-        "events": [],
-    }
+def _row(outcome: Outcome[Looked], managed: Managed, findings: dict[str, list[Finding]], view: str) -> BmcMachine:
+    from provisioner.machines.redfish.document import versions
+    from provisioner.output.bmc import BmcError, BmcEvent, BmcFinding, BmcMachine
+
+    row = BmcMachine(
+        host=managed.host.name, node=managed.node or None, bmc=managed.host.bmc, error=None, findings=[], events=[]
+    )
     if outcome.value is None:
         error = outcome.error
-        hint = getattr(error, "hint", "")
         location, message = getattr(error, "where", ""), getattr(error, "message", str(error))
-        row["error"] = {
-            "kind": getattr(error, "kind", ""),
-            "message": f"{location}: {message}" if location and location != managed.host.name else message,
-            "hint": hint,
-        }
+        row.error = BmcError(
+            kind=getattr(error, "kind", ""),
+            message=f"{location}: {message}" if location and location != managed.host.name else message,
+            hint=getattr(error, "hint", ""),
+        )
         return row
-    from provisioner.machines.redfish.document import versions
-
     facts = outcome.value.found
     known = facts.gpus.read or facts.gpus.complete
-    row |= {
-        "power": facts.power, "health": facts.health, "vendor": facts.vendor or None, "model": facts.model,
-        "serial": facts.identity.best, "bios": facts.bios, "firmware": facts.bmc,
-        "gpus": len(facts.gpus.read) if known else None, "watts": facts.drawn.drawn_w, "versions": versions(facts),
-    }  # fmt: skip
-    row["findings"] = [
-        {"check": f.check, "status": f.status, "message": f.message, "action": f.action}
+    row.power, row.health = facts.power, facts.health
+    row.vendor, row.model, row.serial = facts.vendor or None, facts.model, facts.identity.best
+    row.bios, row.firmware = facts.bios, facts.bmc
+    row.gpus, row.watts = len(facts.gpus.read) if known else None, facts.drawn.drawn_w
+    row.versions = versions(facts)
+    row.findings = [
+        BmcFinding(check=f.check, status=f.status, message=f.message, action=f.action)
         for f in findings.get(managed.host.name, [])
     ]
     if view == "sel":
         entries = sorted((e for log in outcome.value.logs for e in log.entries), key=lambda e: e.time)
-        row["events"] = [
-            {"log": e.log, "id": e.id, "time": e.time, "severity": e.severity, "message": e.message} for e in entries
+        row.events = [
+            BmcEvent(log=e.log, id=e.id, time=e.time, severity=e.severity, message=e.message) for e in entries
         ]
     return row
 
 
-def _show(document: dict[str, Any], view: str, maximum: int | None) -> None:
+def _show(document: BmcOutput, view: str, maximum: int | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    machines = document["machines"]
+    machines = document.machines
     if view != "sel":
         table = Table(box=None, pad_edge=False)
         columns = [
@@ -142,7 +137,7 @@ def _show(document: dict[str, Any], view: str, maximum: int | None) -> None:
             "power",
             *(["health", "gpus", "watts", "model", "serial"] if view == "status" else ["serial"]),
         ]
-        cells = [[Text(_cell(machine.get(column))) for column in columns] for machine in machines]
+        cells = [[Text(_cell(getattr(machine, column))) for column in columns] for machine in machines]
         for number, column in enumerate(columns):
             widest = max((row[number].cell_len for row in cells), default=0)
             table.add_column(column, no_wrap=True, min_width=max(widest, len(column)))
@@ -150,28 +145,23 @@ def _show(document: dict[str, Any], view: str, maximum: int | None) -> None:
             table.add_row(*row)
         tables.show(table)
     for machine in machines:
-        name = machine["node"] or machine["host"]
-        if machine["error"]:
+        name = machine.node or machine.host
+        if machine.error:
             typer.echo(
-                _line(f"{name}: {machine['error']['message']}")
-                + (f"\n  {machine['error']['hint']}" if machine["error"]["hint"] else "")
+                _line(f"{name}: {machine.error.message}") + (f"\n  {machine.error.hint}" if machine.error.hint else "")
             )
-        for f in machine["findings"]:
-            if f["status"] in ("warn", "fail"):
-                label = "FAIL" if f["status"] == "fail" else "warning"
-                typer.echo(
-                    _line(
-                        f"{name}: {label}: {f['check']}: {f['message']}" + (f" ({f['action']})" if f["action"] else "")
-                    )
-                )
-        unknown = [f["check"] for f in machine["findings"] if f["status"] == "unknown"]
+        for f in machine.findings:
+            if f.status in ("warn", "fail"):
+                label = "FAIL" if f.status == "fail" else "warning"
+                typer.echo(_line(f"{name}: {label}: {f.check}: {f.message}" + (f" ({f.action})" if f.action else "")))
+        unknown = [f.check for f in machine.findings if f.status == "unknown"]
         if unknown:
             typer.echo(f"{name}: unknown: {', '.join(unknown)}")
-        events = machine["events"] if maximum is None else machine["events"][-maximum:]
-        if len(events) < len(machine["events"]):
-            typer.echo(f"{name}: the last {len(events)} of {len(machine['events'])} entries; --all shows every one")
+        events = machine.events if maximum is None else machine.events[-maximum:]
+        if len(events) < len(machine.events):
+            typer.echo(f"{name}: the last {len(events)} of {len(machine.events)} entries; --all shows every one")
         for e in events:
-            typer.echo(_line(f"{name}: {e['time'] or '-'} {e['severity'] or '-'} {e['log']}: {e['message']}"))
+            typer.echo(_line(f"{name}: {e.time or '-'} {e.severity or '-'} {e.log}: {e.message}"))
 
 
 def _cell(value: object) -> str:

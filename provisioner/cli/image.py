@@ -75,7 +75,7 @@ def build(
         recipe.cluster.events.subscribe(show)
         manifest = commands.build(recipe, find(terraform), renew=upgrade)
     if json_:
-        json_output.write(manifest)
+        json_output.write(manifest.model_dump(mode="json"))
         return
     from provisioner.lifecycle.images.disk_images import folder_of
 

@@ -25,8 +25,8 @@ def written() -> bool:
 def write(document: Any) -> None:
     """Print the document, a model of output/ or what it is made of. What JSON has no type for (a path) is printed as
     text."""
-    if hasattr(document, "model_dump"):  # pydantic itself is not imported here: `--help` would wait for it
-        document = document.model_dump(mode="json")
+    if hasattr(document, "to_json"):  # pydantic itself is not imported here: `--help` would wait for it
+        document = document.to_json()
     text = json.dumps(document, indent=2, default=str)
     _written[0] = True
     print(text)

@@ -86,7 +86,7 @@ def plan(
         json_output.write(document)
     else:
         typer.echo(planning.text(document, cluster.typed_file))
-    if any(finding["status"] == "blocks" for finding in document["findings"]):
+    if any(finding.status == "blocks" for finding in document.findings):
         raise typer.Exit(Exit.PROVIDER_FAILED)
 
 
@@ -166,7 +166,7 @@ def _sites(cluster: Cluster, desired: Plan) -> str:
 
     rows = [
         row for row in placement.rows(cluster.spec, cluster.paths)
-        if row["group"] in {group.name for group in desired.groups}
+        if row.group in {group.name for group in desired.groups}
     ]  # fmt: skip
     return f" ({'; '.join(placement.lines(rows))})" if rows else ""
 
@@ -218,14 +218,18 @@ def print_result(run: Run, cluster: Cluster, *, as_json: bool) -> None:
     """Print what a run did and found."""
     assert run.report is not None
     if as_json:
-        document = run.report.to_json()
-        document["ok"] = run.healthy and not run.failed and not run.partly
-        document["seconds"] = run.seconds
-        document["changes"] = {"resources": run.resources, "configured": run.configured}
-        document["report"] = str(run.page)
-        document["waiting"] = run.waiting
-        document["failed"] = {
-            site: {"code": error.code, "message": error.message, "where": error.where, "hint": error.hint}
+        from provisioner.output.error import FailureOutput
+        from provisioner.output.report import ChangesOutput
+        from provisioner.verify.report.document import report_document
+
+        document = report_document(run.report)
+        document.ok = run.healthy and not run.failed and not run.partly
+        document.seconds = run.seconds
+        document.changes = ChangesOutput(resources=run.resources, configured=run.configured)
+        document.report = str(run.page)
+        document.waiting = run.waiting
+        document.failed = {
+            site: FailureOutput(code=error.code, message=error.message, where=error.where, hint=error.hint)
             for site, error in (run.partly | run.failed).items()
         }
         json_output.write(document)
@@ -381,11 +385,11 @@ def upgrade(
     if json_:
         json_output.write(document)
     else:
-        for node in document["nodes"]:
-            lock = f"lock {node['lock']}" if node["lock"] else "never verified"
-            driver = f"driver {node['driver']}" if node["driver"] else lock
-            typer.echo(f"{node['name']}: {node['step']}, {driver}" + (f" ({node['reason']})" if node["reason"] else ""))
-        typer.echo(document["message"], err=not done.ok)
+        for node in document.nodes:
+            lock = f"lock {node.lock}" if node.lock else "never verified"
+            driver = f"driver {node.driver}" if node.driver else lock
+            typer.echo(f"{node.name}: {node.step}, {driver}" + (f" ({node.reason})" if node.reason else ""))
+        typer.echo(document.message, err=not done.ok)
     raise typer.Exit(done.exit)
 
 

@@ -16,6 +16,7 @@ from provisioner.common.text import one_line
 if TYPE_CHECKING:
     from provisioner.catalog import Catalog
     from provisioner.catalog.models import Gpu, Machine
+    from provisioner.output.report import BundleOutput
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.facts import Facts
     from provisioner.verify.request import ProbeRequest
@@ -235,15 +236,17 @@ def probe(host: str, request: ProbeRequest) -> Bundle:
     return raw
 
 
-def origin(supplied: Supplied | None) -> dict[str, Any]:
+def origin(supplied: Supplied | None) -> BundleOutput | None:
     """What the bundle was made of, where it was told by content."""
     if supplied is None or not supplied.foreign:
-        return {}
-    placed = [{"from": piece, "file": file} for piece, file in supplied.placed]
-    unplaced = [{"from": piece, "why": reason} for piece, reason in supplied.unplaced]
-    omitted = {
-        f"{key}_omitted": len(pieces) - LISTED
-        for key, pieces in (("placed", placed), ("unplaced", unplaced))
-        if len(pieces) > LISTED
-    }
-    return {"bundle": {"placed": placed[:LISTED], "unplaced": unplaced[:LISTED], **omitted}}
+        return None
+    from provisioner.output.report import BundleOutput, PlacedPiece, UnplacedPiece
+
+    placed = [PlacedPiece.model_validate({"from": piece, "file": file}) for piece, file in supplied.placed]
+    unplaced = [UnplacedPiece.model_validate({"from": piece, "why": reason}) for piece, reason in supplied.unplaced]
+    document = BundleOutput(placed=placed[:LISTED], unplaced=unplaced[:LISTED])
+    if len(placed) > LISTED:
+        document.placed_omitted = len(placed) - LISTED
+    if len(unplaced) > LISTED:
+        document.unplaced_omitted = len(unplaced) - LISTED
+    return document

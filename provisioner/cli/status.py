@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from provisioner.common.text import few, printable
 from provisioner.common.typed_command import completed, typed_file
 
 if TYPE_CHECKING:
-    pass
+    from provisioner.output.status import StatusOutput, StatusRun
 
 
 def status(
@@ -68,7 +68,9 @@ def _all_clusters(*, json_: bool) -> None:
 
     rows = below(Path.cwd())
     if json_:
-        json_output.write({"clusters": rows})
+        from provisioner.output.status import ClustersOutput
+
+        json_output.write(ClustersOutput(clusters=rows))
         return
     if not rows:
         typer.echo("no cluster below this folder")
@@ -77,17 +79,17 @@ def _all_clusters(*, json_: bool) -> None:
     for column in ("cluster", "file", "nodes", "healthy", "run"):
         rendered.add_column(column, overflow="fold")
     for row in rows:
-        file = _below(row["file"] or row["created_from"])
-        if not row["file"] and row["created_from"]:
-            file += " (renamed)" if row["renamed_to"] else " (missing)"
-        nodes = "?" if row["nodes"] is None else str(row["nodes"])
-        name = f"{row['cluster']} (sandbox)" if row["sandbox"] else row["cluster"]
-        rendered.add_row(name, file, nodes, str(row["healthy"]), _run_text(row["run"]))
+        file = _below(row.file or row.created_from)
+        if not row.file and row.created_from:
+            file += " (renamed)" if row.renamed_to else " (missing)"
+        nodes = "?" if row.nodes is None else str(row.nodes)
+        name = f"{row.cluster} (sandbox)" if row.sandbox else row.cluster
+        rendered.add_row(name, file, nodes, str(row.healthy), _run_text(row.run))
     tables.show(rendered)
     for row in rows:
-        if not row["file"] and row["renamed_to"]:
-            name, file = row["cluster"], _below(row["created_from"])
-            typer.echo(f"{name}: {file} has `name: {row['renamed_to']}` now; every command needs `name: {name}` there")
+        if not row.file and row.renamed_to:
+            name, file = row.cluster, _below(row.created_from)
+            typer.echo(f"{name}: {file} has `name: {row.renamed_to}` now; every command needs `name: {name}` there")
 
 
 def _below(file: str | None) -> str:
@@ -95,37 +97,37 @@ def _below(file: str | None) -> str:
     return str(printable(str(Path(file).relative_to(Path.cwd())))) if file else "-"
 
 
-def _run_text(run: dict[str, Any] | None) -> str:
+def _run_text(run: StatusRun | None) -> str:
     if run is None:
         return "-"
-    stage = f" at {run['stage']}" if run["stage"] and run["state"] != "done" else ""
-    return f"{run['command']}: {run['state']}{stage}"
+    stage = f" at {run.stage}" if run.stage and run.state != "done" else ""
+    return f"{run.command}: {run.state}{stage}"
 
 
 RESUMED = ("up", "down", "replace", "upgrade")
 """Commands that go on where they were broken off, when they are called again."""
 
 
-def first_lines(document: dict[str, Any], file: Path) -> Iterator[str]:
+def first_lines(document: StatusOutput, file: Path) -> Iterator[str]:
     """What is at work on the cluster, or was broken off and waits for somebody."""
-    run, fleet_file = document["run"], typed_file(file, sandbox=document["sandbox"])
-    if run is None or run["state"] == "done":
+    run, fleet_file = document.run, typed_file(file, sandbox=document.sandbox)
+    if run is None or run.state == "done":
         return
-    stage = f", at stage {run['stage']}" if run["stage"] else ""
-    since = datetime.fromtimestamp(run["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    if run["state"] == "at work":
-        owner_text = f" of {run['user']}" if run["user"] else ""
+    stage = f", at stage {run.stage}" if run.stage else ""
+    since = datetime.fromtimestamp(run.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if run.state == "at work":
+        owner_text = f" of {run.user}" if run.user else ""
         watch = f"gpuprov status {fleet_file} --watch"
-        holder = f"process {run['process']}{owner_text}"
-        yield f"`gpuprov {run['command']}` ({holder}) has been at work since {since}{stage}: `{watch}`"
-    elif run["command"] in RESUMED:
-        replaced = [row["name"] for row in document["nodes"] if row["replace"]]
-        state = {"interrupted": "was interrupted", "killed": "was killed", "failed": "failed"}[run["state"]]
-        ended = f"the last `gpuprov {run['command']}`, begun {since}, {state}{stage}"
-        if run["command"] == "replace" and not replaced:
+        holder = f"process {run.process}{owner_text}"
+        yield f"`gpuprov {run.command}` ({holder}) has been at work since {since}{stage}: `{watch}`"
+    elif run.command in RESUMED:
+        replaced = [row.name for row in document.nodes if row.replace]
+        state = {"interrupted": "was interrupted", "killed": "was killed", "failed": "failed"}[run.state]
+        ended = f"the last `gpuprov {run.command}`, begun {since}, {state}{stage}"
+        if run.command == "replace" and not replaced:
             yield f"{ended}; it has changed no machine"
         else:
-            yield f"{ended}; `{' '.join(['gpuprov', run['command'], fleet_file, *replaced])}` goes on"
+            yield f"{ended}; `{' '.join(['gpuprov', run.command, fleet_file, *replaced])}` goes on"
 
 
 def _line(value: str) -> str:
@@ -140,7 +142,7 @@ def _lock_command(file: Path, *, sandbox: bool) -> str:
     return typed("lock", file, sandbox=sandbox and not has_user_lock) + real
 
 
-def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
+def lines(document: StatusOutput, file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.block_ends import ending
@@ -148,39 +150,39 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     from provisioner.rundir import placement
     from provisioner.verify.report.terminal import in_quarantine
 
-    fleet_file = typed_file(file, sandbox=document["sandbox"])
-    is_at_work = document["run"] is not None and document["run"]["state"] == "at work"
-    for node in document["nodes"]:
+    fleet_file = typed_file(file, sandbox=document.sandbox)
+    is_at_work = document.run is not None and document.run.state == "at work"
+    for node in document.nodes:
         if not is_at_work:  # a run that installs changes what differs while it is read
-            yield from (f"{node['name']}: {line}" for line in node_lines(node, fleet_file))
-        if bmc := node.get("bmc"):
-            text = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
-            if bmc["error"]:
-                yield f"{node['name']}: its BMC could not be read: {_line(bmc['error'])}"
-            elif (bmc["power"], bmc["health"]) != ("On", "OK"):
-                yield f"{node['name']}: its BMC says: {_line(text)} (`gpuprov bmc {fleet_file} status {node['name']}`)"
-        if node["quarantine"]:
-            yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], fleet_file)}"
-        if node["replace"]:
-            replace_command = f"gpuprov replace {fleet_file} {node['name']}"
-            yield f"{node['name']}: replacement: {node['replace']['step']}" + (
+            yield from (f"{node.name}: {line}" for line in node_lines(node, fleet_file))
+        if bmc := node.bmc:
+            text = f"power {bmc.power or 'unknown'}, health {bmc.health or 'unknown'}"
+            if bmc.error:
+                yield f"{node.name}: its BMC could not be read: {_line(bmc.error)}"
+            elif (bmc.power, bmc.health) != ("On", "OK"):
+                yield f"{node.name}: its BMC says: {_line(text)} (`gpuprov bmc {fleet_file} status {node.name}`)"
+        if node.quarantine:
+            yield f"{node.name}: {in_quarantine(node.name, node.quarantine, fleet_file)}"
+        if node.replace:
+            replace_command = f"gpuprov replace {fleet_file} {node.name}"
+            yield f"{node.name}: replacement: {node.replace.step}" + (
                 "" if is_at_work else f"; `{replace_command}` resumes it"
             )
-        if node["upgrade"]:
-            reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
-            yield f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}"
-    if document["upgrade"] and document["upgrade"]["phase"] != "done":
-        reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
-        yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
-    yield from placement.lines(document.get("site_choices", []))
-    for site, text in {}.items() if is_at_work else document.get("failed", {}).items():
+        if node.upgrade:
+            reason = f": {node.upgrade.reason}" if node.upgrade.reason else ""
+            yield f"{node.name}: upgrade: {node.upgrade.step}{reason}"
+    if document.upgrade and document.upgrade.phase != "done":
+        reason = f": {document.upgrade.reason}" if document.upgrade.reason else ""
+        yield f"upgrade to {document.upgrade.to}: {document.upgrade.phase}{reason}"
+    yield from placement.lines(document.site_choices)
+    for site, text in {}.items() if is_at_work else document.failed.items():
         yield f"site {site}: the last `gpuprov up` failed there: {completed(text, fleet_file)}"
-    if changes := document.get("lock_changes"):
-        command = _lock_command(file, sandbox=document["sandbox"])
+    if changes := document.lock_changes:
+        command = _lock_command(file, sandbox=document.sandbox)
         yield f"the lock is older than {file} ({few(changes, 3)}); `{command}` renews it"
-    yield from ending(document["ends"])
-    yield from running_cost.lines(document["cost"]) if document["cost"] else ()
-    if document["report"]:
-        yield f"report: {document['report']}"
-    if partial := document["partial_report"]:
-        yield f"newer report of {few(partial['nodes'], 8, ',')}: {partial['report']}"
+    yield from ending(document.ends)
+    yield from running_cost.lines(document.cost) if document.cost else ()
+    if document.report:
+        yield f"report: {document.report}"
+    if partial := document.partial_report:
+        yield f"newer report of {few(partial.nodes, 8, ',')}: {partial.report}"

@@ -123,7 +123,13 @@ def verify(
         print(sentence, file=sys.stderr if as_json else sys.stdout)
     healthy = verdict.healthy and not some_unknown
     if as_json:
-        json_output.write(verdict.report.to_json() | {"ok": healthy} | origin(supplied))
+        from provisioner.verify.report.document import report_document
+
+        document = report_document(verdict.report)
+        document.ok = healthy
+        if (origin_of_bundle := origin(supplied)) is not None:
+            document.bundle = origin_of_bundle
+        json_output.write(document)
     elif not is_unrecognised:
         from provisioner.verify.report.terminal import table
 
@@ -152,6 +158,7 @@ def _alerting(cluster: Cluster, *, as_json: bool) -> tuple[list[str], bool]:
     """The nodes with a firing alert, and whether those of some Alertmanager are unknown; both on standard error. Ends
     the command where no node has one."""
     from provisioner.lifecycle import alertmanagers
+    from provisioner.verify.report.document import report_document
     from provisioner.verify.results import Report
 
     answers = alertmanagers.alerting(cluster)
@@ -162,7 +169,9 @@ def _alerting(cluster: Cluster, *, as_json: bool) -> tuple[list[str], bool]:
     if not answers.nodes:
         print("no node has a firing alert of severity page", file=sys.stderr)
         if as_json:
-            json_output.write(Report((), {}, time.time()).to_json() | {"ok": not answers.failed})
+            document = report_document(Report((), {}, time.time()))
+            document.ok = not answers.failed
+            json_output.write(document)
         raise typer.Exit(Exit.CHECK_FAILED if answers.failed else Exit.OK)
     return list(answers.nodes), bool(answers.failed)
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provisioner.cli import display
 from provisioner.cli.run_view import RunView
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from provisioner.lifecycle.session import Cluster
+    from provisioner.output.status import StatusOutput
 
 FRAMES_PER_SECOND = 2
 """Fewer than of a run itself: it is looked at for hours."""
@@ -94,7 +95,7 @@ def _watch_screen(cluster: Cluster) -> None:
 
 
 def draw(
-    document: dict[str, Any], view: RunView, running: str, width: int, height: int, *, plain: bool
+    document: StatusOutput, view: RunView, running: str, width: int, height: int, *, plain: bool
 ) -> RenderableType:
     """The rows of the run at work above the nodes: as many as the screen has lines for, those first that are not
     healthy."""
@@ -105,20 +106,20 @@ def draw(
 
     timestamp = time.time()
     rows = view.rows(timestamp, max(1, height // display.NODE_SHARE))
-    nodes = document["nodes"]
+    nodes = document.nodes
     room = max(0, height - len(rows) - 6)
-    visible = sorted(nodes, key=lambda node: node["ok"] is not False)[:room] if len(nodes) > room else nodes
-    counts = Counter(node["stage"] for node in nodes)
+    visible = sorted(nodes, key=lambda node: node.ok is not False)[:room] if len(nodes) > room else nodes
+    counts = Counter(node.stage for node in nodes)
     summary = f"{counted(len(nodes), 'node')}: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
     more = f"; {len(nodes) - len(visible)} not shown" if len(visible) < len(nodes) else ""
     head = Text(running or "no run in progress", style="bold")
     parts: list[RenderableType] = [head, display.draw(rows, width, timestamp, plain=plain)]
     if visible:
-        parts += [Text(""), table({**document, "nodes": visible}, offline=True)]
+        parts += [Text(""), table(document.model_copy(update={"nodes": visible}), offline=True)]
     return Group(*parts, Text(summary + more, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
-def _document(cluster: Cluster) -> dict[str, Any]:
+def _document(cluster: Cluster) -> StatusOutput:
     """The nodes as files tell them; no node is asked, because a run is at work on them."""
     from provisioner.lifecycle.status import status
 

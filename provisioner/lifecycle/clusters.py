@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import RUNS, SANDBOX_SUFFIX, ClusterPaths
 from provisioner.lifecycle.gc import is_run_lock_held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.output.status import ClusterOutput
 from provisioner.rundir import fleet, node_state, run_events, run_folders
 from provisioner.rundir.node_state import NodeState
 from provisioner.spec.cluster_files import cluster_names
@@ -21,11 +21,8 @@ FOLDERS = 20_000
 """That are looked into at all."""
 
 
-def below(folder: Path) -> list[dict[str, Any]]:
-    """A row for each cluster: {"cluster", "sandbox", "file": None where no file beside it has its name, "nodes": None
-    where they can't be read, "healthy", "run": as in `status`, "created_from": the file of which its machines
-    were created, None where it was not recorded, "renamed_to": the name that this file has for its cluster now, None
-    where it has the same one or is missing}."""
+def below(folder: Path) -> list[ClusterOutput]:
+    """A row for each cluster."""
     return [row for runs in _run_folders(folder) for row in _rows(runs)]
 
 
@@ -37,7 +34,7 @@ def _run_folders(top: Path) -> Iterator[Path]:
         folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
 
 
-def _rows(runs: Path) -> Iterator[dict[str, Any]]:
+def _rows(runs: Path) -> Iterator[ClusterOutput]:
     names = cluster_names(runs.parent)
     for root in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
         name, sandbox = root.name.removesuffix(SANDBOX_SUFFIX), root.name.endswith(SANDBOX_SUFFIX)
@@ -47,13 +44,14 @@ def _rows(runs: Path) -> Iterator[dict[str, Any]]:
         current = names.get(created_from) if created_from else None
         same_name = [path for path in names if names[path] == name]  # copies may lie beside the file of the fleet
         file = created_from if created_from in same_name else next(iter(same_name), runs.parent / "-")
-        yield _row(ClusterPaths(file, name, sandbox=sandbox)) | {
-            "created_from": str(created_from) if created_from else None,
-            "renamed_to": current if current != name else None,
-        }
+        yield _row(
+            ClusterPaths(file, name, sandbox=sandbox),
+            str(created_from) if created_from else None,
+            current if current != name else None,
+        )
 
 
-def _row(paths: ClusterPaths) -> dict[str, Any]:
+def _row(paths: ClusterPaths, created_from: str | None, renamed_to: str | None) -> ClusterOutput:
     try:
         nodes = fleet.load(paths)
         names: list[str] | None = [node.name for node in nodes]
@@ -63,11 +61,13 @@ def _row(paths: ClusterPaths) -> dict[str, Any]:
         names, state, quarantined = None, NodeState(), set()
     healthy = sum(state.of(name).ok is True and name not in quarantined for name in names or ())
     run = run_events.last_run(paths.root, paths.runs, at_work=run_lock_held(paths.root))
-    return {
-        "cluster": paths.name,
-        "sandbox": paths.sandbox,
-        "file": str(paths.spec) if paths.spec.is_file() else None,
-        "nodes": None if names is None else len(names),
-        "healthy": healthy,
-        "run": run_events.to_json(run),
-    }
+    return ClusterOutput(
+        cluster=paths.name,
+        sandbox=paths.sandbox,
+        file=str(paths.spec) if paths.spec.is_file() else None,
+        nodes=None if names is None else len(names),
+        healthy=healthy,
+        run=run_events.run_document(run),
+        created_from=created_from,
+        renamed_to=renamed_to,
+    )

@@ -511,7 +511,7 @@ def _record_incomplete(
     node_state.note_absent(cluster.paths, [n for n, g in intended.nodes() if n not in names], previous)
     cluster.share()
     spent = running_cost.so_far(cluster)
-    price = ", ".join(f"{money(total['hour'], total['currency'])} an hour" for total in spent["sums"]) if spent else ""
+    price = ", ".join(f"{money(total.hour, total.currency)} an hour" for total in spent.sums) if spent else ""
     cost = f", about {price} by list prices" if price else ""
     some = f", {len(new)} of them made by this run," if 0 < len(new) < len(nodes) else ""
     stand = f"{counted(len(nodes), 'machine')} of the cluster{some} stand{'s' if len(nodes) == 1 else ''} now{cost}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from provisioner.machines.base import Planned
+from provisioner.output.plan import MachineChanges
 from provisioner.plan.models import Plan
 from provisioner.rundir.fleet import Node
 
@@ -26,8 +26,10 @@ class NodeChanges:
     sites: Mapping[str, str] = field(default_factory=dict, compare=False)
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    def to_json(self) -> dict[str, Any]:
-        return {key: list(names) for key, names in asdict(self).items() if key not in ("total", "sites", "reasons")}
+    def document(self) -> MachineChanges:
+        return MachineChanges(
+            create=[*self.create], recreate=[*self.recreate], change=[*self.change], remove=[*self.remove]
+        )
 
     def is_within(self, other: NodeChanges) -> bool:
         """Whether each node's change is one of these, too."""

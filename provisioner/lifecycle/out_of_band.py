@@ -27,6 +27,7 @@ from provisioner.machines.redfish.machine import Controlled
 from provisioner.machines.redfish.side_by_side import Outcome, each
 from provisioner.machines.redfish.tree import Tree, saved, text
 from provisioner.machines.redfish.trust import Pins
+from provisioner.output.status import StatusBmc
 
 T = TypeVar("T")
 
@@ -140,18 +141,18 @@ def _read(tree: Tree) -> Looked:
     return Looked(observed, settings(tree, host.system), events, dict(tree.saved()))
 
 
-def glance(cluster: Cluster, seconds: float) -> dict[str, dict[str, str | None]]:
+def glance(cluster: Cluster, seconds: float) -> dict[str, StatusBmc]:
     """Node → power and health as its BMC says them, or the error that kept it from being asked: a few requests, for
     `status`."""
     targets = [machine for machine in managed_machines(cluster) if machine.node]
 
-    def look_at(bmc: Bmc) -> dict[str, str | None]:
+    def look_at(bmc: Bmc) -> StatusBmc:
         system = inventory.find_host(bmc.tree()).system
-        return {"power": text(system.get("PowerState")), "health": devices.health(system), "error": None}
+        return StatusBmc(power=text(system.get("PowerState")), health=devices.health(system), error=None)
 
     names = {target.host.name: target.node for target in targets}
     return {
-        names[done.machine]: done.value or {"power": None, "health": None, "error": error_text(done.error)}
+        names[done.machine]: done.value or StatusBmc(power=None, health=None, error=error_text(done.error))
         for done in (_each(cluster, targets, look_at, seconds) if targets else [])
     }
 

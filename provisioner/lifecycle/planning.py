@@ -3,8 +3,9 @@ lock."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from provisioner.common.text import few
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
@@ -15,24 +16,27 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.workspace.binary import Binary
-from provisioner.plan.models import build_plan
+from provisioner.output.plan import (
+    FindingOutput,
+    PlannedNode,
+    PlannedStack,
+    PlanOutput,
+    SharedChange,
+    SiteChanges,
+)
+from provisioner.output.status import StatusNode
+from provisioner.plan.models import PlannedGroup, build_plan
 from provisioner.rundir import placement
 from provisioner.rundir.release import changes, same
 from provisioner.stack.models import Lock
 
+if TYPE_CHECKING:
+    from provisioner.configure.drift import Difference
 
-def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
-    """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
-    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "reasons": {node:
-    text}, "changes": {site: {"add", "change", "destroy"}}, "shared": {site: [{"action", "resource"}]}, "stack": {group:
-    {"driver", "cuda", "nccl"}}, "images": {group: image and build}, "new_lock", "lock_file", "ends": {group: time},
-    "findings": [{"status", "subject", "message", "action"}], "site_choices": as placement.rows, "cost": {"hours",
-    "groups", "totals", "not_included"}}.
 
-    `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
-    whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
-    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list
-    prices, None for a sandbox."""
+def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> PlanOutput:
+    """What `up` would do, at the sites `only` or at all (output/plan.py). `cost` is what all that is
+    wanted there costs by list prices, None for a sandbox."""
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
     refuse_unready(cluster, sites)  # before anything is written, or anybody asked
@@ -61,35 +65,33 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
                 snapshot.restore(RunSnapshot.of(cluster.paths))
         observed = _node_states(cluster, lock) if not untouched else {}
         intended = node_changes(cluster.nodes(), desired, prepared.values())
-        document = {
-            "cluster": cluster.spec.name,
-            "sandbox": cluster.sandbox,
-            "nodes": [
-                {"name": name, "group": group.name, "site": group.site, "machine": group.machine.name}
-                | observed.get(name, {"drift": None, "reboot": None, "waiting": []})
-                for name, group in desired.nodes()
-            ],
-            "machines": intended.to_json(),
-            "reasons": dict(intended.reasons),
-            "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
-            "shared": {
-                p.site: [{"action": action.what, "resource": action.name} for action in p.actions if not action.node]
+        document = PlanOutput(
+            cluster=cluster.spec.name,
+            sandbox=cluster.sandbox,
+            nodes=[_planned_node(name, group, observed.get(name)) for name, group in desired.nodes()],
+            machines=intended.document(),
+            reasons={**intended.reasons},
+            changes={p.site: SiteChanges(add=p.add, change=p.change, destroy=p.destroy) for p in prepared.values()},
+            shared={
+                p.site: [SharedChange(action=row.what, resource=row.name) for row in p.actions if not row.node]
                 for p in prepared.values()
             },
-            "images": {name: f"{golden.name} {golden.build}" for name, golden in lock.images.items()},
-            "stack": {
-                group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
+            images={name: f"{golden.name} {golden.build}" for name, golden in lock.images.items()},
+            stack={
+                group.name: PlannedStack(
+                    driver=group.stack.driver, cuda=group.stack.cuda_toolkit, nccl=group.stack.nccl
+                )
                 for group in desired.groups
             },
-            "new_lock": new_lock,
-            "lock_file": str(cluster.paths.lock_file),
-            "ends": block_ends.queried_ends(cluster, desired),
-            "findings": [
-                {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
+            new_lock=new_lock,
+            lock_file=str(cluster.paths.lock_file),
+            ends=block_ends.queried_ends(cluster, desired),
+            findings=[
+                FindingOutput(status=f.status, subject=f.subject, message=f.message, action=f.action) for f in findings
             ],
-            "site_choices": placement.rows(cluster.spec, cluster.paths),
-            "cost": None if cluster.sandbox else summary.planned(cluster.spec, sites),
-        }
+            site_choices=placement.rows(cluster.spec, cluster.paths),
+            cost=None if cluster.sandbox else summary.planned(cluster.spec, sites),
+        )
         if untouched:  # what was only looked at leaves nothing behind
             for machines_of_site in site_machines.values() if cluster.sandbox else ():
                 machines_of_site.forget()
@@ -97,53 +99,72 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     return document
 
 
-def _node_states(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
-    """What is to be said of each machine that is there, asked for it."""
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A machine that is there, as it was asked: what differs on it (None: it did not answer), and what only `upgrade`
+    would change."""
+
+    drift: tuple[Difference, ...] | None
+    waiting: list[str]
+
+
+def _planned_node(name: str, group: PlannedGroup, observed: _Observed | None) -> PlannedNode:
+    drift = observed.drift if observed is not None else None
+    return PlannedNode(
+        name=name,
+        group=group.name,
+        site=group.site,
+        machine=group.machine.name,
+        drift=None if drift is None else status.drift_rows(drift),
+        reboot=None if drift is None else any(difference.reboots for difference in drift),
+        waiting=observed.waiting if observed is not None else [],
+    )
+
+
+def _node_states(cluster: Cluster, lock: Lock) -> dict[str, _Observed]:
+    """Each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
     releases = upgrade_journal.assigned(cluster, nodes, lock)
     drift_by_node = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
     rows = {}
     for node in nodes:
-        drift, release = drift_by_node[node.name], releases[node.name]
+        release = releases[node.name]
         moved = not same(release.lock, lock, node.group)
-        rows[node.name] = {
-            "drift": None if drift is None else [difference.to_json() for difference in drift],
-            "reboot": None if drift is None else any(difference.reboots for difference in drift),
-            "waiting": changes(release.stack(node.group), lock.groups[node.group]) if moved else [],
-        }
+        waiting = changes(release.stack(node.group), lock.groups[node.group]) if moved else []
+        rows[node.name] = _Observed(drift_by_node[node.name], waiting)
     return rows
 
 
-def text(document: dict[str, Any], file: str = "FILE") -> str:
+def text(document: PlanOutput, file: str = "FILE") -> str:
     """The plan for a person. `file`: cluster.yaml as typed_file has it."""
-    lines = [f"{document['cluster']}{' (sandbox: simulated hardware)' if document['sandbox'] else ''}"]
-    for group, stack in document["stack"].items():
-        names = [node["name"] for node in document["nodes"] if node["group"] == group]
-        machine = next(node["machine"] for node in document["nodes"] if node["group"] == group)
-        versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
+    lines = [f"{document.cluster}{' (sandbox: simulated hardware)' if document.sandbox else ''}"]
+    for group, stack in document.stack.items():
+        names = [node.name for node in document.nodes if node.group == group]
+        machine = next(node.machine for node in document.nodes if node.group == group)
+        versions = {"driver": stack.driver, "CUDA": stack.cuda, "NCCL": stack.nccl}
         known = "".join(f", {component} {version}" for component, version in versions.items() if version)
-        image = f", from image {document['images'][group]}" if group in document.get("images", {}) else ""
+        image = f", from image {document.images[group]}" if group in document.images else ""
         lines.append(f"  {group}: {len(names)} × {machine}{known}{image}")
-    if document.get("new_lock"):
-        lock_file = document.get("lock_file", "cluster.lock")
+    if document.new_lock:
+        lock_file = document.lock_file or "cluster.lock"
         commands = f"`gpuprov lock {file}` or `gpuprov up {file}`"
         lines.append(f"  {lock_file} does not exist yet; {commands} writes it with these versions")
-    changes, reasons = document.get("machines", {}), document.get("reasons", {})
+    changes, reasons = document.machines, document.reasons
     for verb in VERBS:
-        for reason, names in by_reason(changes.get(verb, ()), reasons if verb == "recreate" else {}).items():
+        for reason, names in by_reason(getattr(changes, verb), reasons if verb == "recreate" else {}).items():
             lines.append(f"  {verb} {few(names, MOST_NAMES, ',')}{f' ({reason})' if reason else ''}")
-    for site, counts in document["changes"].items():
-        lines.append(f"  {site}: {_resources(counts, document.get('shared', {}).get(site, []))}")
-    lines += [f"  {line}" for line in placement.lines(document.get("site_choices", []))]
-    lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
-    lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
-    if document["sandbox"]:
+    for site, counts in document.changes.items():
+        lines.append(f"  {site}: {_resources(counts, document.shared.get(site, []))}")
+    lines += [f"  {line}" for line in placement.lines(document.site_choices)]
+    lines += [f"  {line}" for line in block_ends.ending(document.ends)]
+    lines += [f"  {line}" for line in summary.lines(document.cost)] if document.cost else []
+    if document.sandbox:
         lines.append(f"  `gpuprov cost {file.removesuffix(' --sandbox')}` says what these machines cost in the cloud")
-    for node in document["nodes"]:
-        lines += [f"  {node['name']}: {line}" for line in node_lines(node, file)]
-    for finding in document["findings"]:
-        action = f" ({finding['action']})" if finding["action"] else ""
-        lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
+    for node in document.nodes:
+        lines += [f"  {node.name}: {line}" for line in node_lines(node, file)]
+    for finding in document.findings:
+        action = f" ({finding.action})" if finding.action else ""
+        lines.append(f"  {finding.status}: {finding.subject}: {finding.message}{action}")
     return "\n".join(lines)
 
 
@@ -157,15 +178,14 @@ MIRROR = "terraform_data.mirror"
 """The sandbox's own: packages and container images for its nodes."""
 
 
-def _resources(counts: Mapping[str, int], shared: Sequence[Mapping[str, str]]) -> str:
+def _resources(counts: SiteChanges, shared: Sequence[SharedChange]) -> str:
     """What Terraform would do at a site: how many resources, and by name those that are of no machine."""
-    numbers = {"add": counts["add"], "change": counts["change"], "destroy": counts["destroy"]}
+    numbers = {"add": counts.add, "change": counts.change, "destroy": counts.destroy}
     if not any(numbers.values()):
         return "nothing to add, change or destroy"
     done = ", ".join(f"{number} to {verb}" for verb, number in numbers.items() if number)
     names = [
-        f"{DONE.get(change['action'], change['action'])} {_label(change['resource'].removeprefix(MODULE))}"
-        for change in shared
+        f"{DONE.get(change.action, change.action)} {_label(change.resource.removeprefix(MODULE))}" for change in shared
     ]
     apart = f"; not of a machine: {few(names, MOST_NAMES, ',')}" if names else ""
     return f"{done} (Terraform resources){apart}"
@@ -179,12 +199,12 @@ MOST_LINES = 8
 """Differences of one node that are told one by one."""
 
 
-def node_lines(node: dict[str, Any], file: str = "FILE") -> list[str]:
+def node_lines(node: PlannedNode | StatusNode, file: str = "FILE") -> list[str]:
     """What is worth a line of one node of `plan` or `status`: its drift, a reboot, what an upgrade would change."""
-    drift = [difference["message"] for difference in node.get("drift") or ()]
+    drift = [difference.message for difference in node.drift or ()]
     lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])
-    if node.get("reboot"):
+    if isinstance(node, PlannedNode) and node.reboot:
         lines.append("reboot required")
-    if node.get("waiting"):
-        lines.append(f"runs an older lock; `gpuprov upgrade {file}` would change {', '.join(node['waiting'])}")
+    if node.waiting:
+        lines.append(f"runs an older lock; `gpuprov upgrade {file}` would change {', '.join(node.waiting)}")
     return lines

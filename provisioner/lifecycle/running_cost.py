@@ -6,7 +6,7 @@ it was seen to be gone. What was paid for spot, or by a discount, is on the prov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.text import money
 from provisioner.lifecycle.cost import as_of, offer
 from provisioner.lifecycle.session import Cluster
+from provisioner.output.cost import SpentOutput, SpentSum
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.node_state import FORM, SeenMachine
@@ -43,10 +44,8 @@ def note_machines(cluster: Cluster, nodes: Iterable[Node]) -> None:
     node_state.note(cluster.paths, machines=rows)
 
 
-def so_far(cluster: Cluster, at: datetime | None = None) -> dict[str, Any] | None:
-    """{"since", "sums": [{"currency", "amount", "hour", "dates"}], "unknown": [node]}; None where no machine was seen.
-
-    `hour` is what the machines that are there now cost for one; `unknown` names those whose price is not known."""
+def so_far(cluster: Cluster, at: datetime | None = None) -> SpentOutput | None:
+    """What the machines have cost; None where no machine was seen."""
     moment, machines = at or datetime.now(UTC), node_state.load(cluster.paths).machines
     if cluster.sandbox or not machines:
         return None
@@ -68,27 +67,27 @@ def so_far(cluster: Cluster, at: datetime | None = None) -> dict[str, Any] | Non
         total["hour"] += listing.each if row.until is None else 0.0
         total["dates"].add(listing.date)
     cost_rows = [
-        {
-            "currency": currency,
-            "amount": round(total["amount"], 2),
-            "hour": round(total["hour"], 4),
-            "dates": sorted(total["dates"]),
-        }
+        SpentSum(
+            currency=currency,
+            amount=round(total["amount"], 2),
+            hour=round(total["hour"], 4),
+            dates=sorted(total["dates"]),
+        )
         for currency, total in sums.items()
     ]
-    return {"since": min(row.since for row in machines.values()), "sums": cost_rows, "unknown": sorted(set(unknown))}
+    return SpentOutput(since=min(row.since for row in machines.values()), sums=cost_rows, unknown=sorted(set(unknown)))
 
 
-def lines(spent: Mapping[str, Any]) -> list[str]:
+def lines(spent: SpentOutput) -> list[str]:
     """The same for a person."""
     messages = [
-        f"cost so far: about {money(total['amount'], total['currency'])}, {money(total['hour'], total['currency'])} an "
-        f"hour now; an estimate: list prices on demand (of {as_of(total['dates'])}) × the time since gpuprov first saw "
-        f"each machine, the first on {spent['since']}"
-        for total in spent["sums"]
+        f"cost so far: about {money(total.amount, total.currency)}, {money(total.hour, total.currency)} an "
+        f"hour now; an estimate: list prices on demand (of {as_of(total.dates)}) × the time since gpuprov first saw "
+        f"each machine, the first on {spent.since}"
+        for total in spent.sums
     ]
-    if spent["unknown"]:
-        messages.append(f"cost so far unknown: {', '.join(spent['unknown'])}: no list price")
+    if spent.unknown:
+        messages.append(f"cost so far unknown: {', '.join(spent.unknown)}: no list price")
     return messages
 
 

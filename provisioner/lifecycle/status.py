@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common import stored
@@ -20,6 +19,8 @@ from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.output.drift import DriftOutput
+from provisioner.output.status import NodeReplacement, PartialReport, StatusBmc, StatusNode, StatusOutput, StatusUpgrade
 from provisioner.rundir import node_state, placement, run_events
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.node_state import NodeProgress
@@ -40,17 +41,13 @@ ABSENT = ("planned", "making", "interrupted", "missing", "not made")
 """Stages of a node that has no machine."""
 
 
-def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
-    """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report",
-    "partial_report", "upgrade", "run", "cost", "ends", "site_choices": as placement.rows, "failed": site → what the
-    last `up` failed with there, "lock_changes": as outdated_lock}.
+def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
+    """The `status` document.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
-    and of which nothing was noted, and all where nodes.json was lost, have stage "unknown". `drift` is None
-    where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
-    the machines have cost so far, about (running_cost.so_far).
+    and of which nothing was noted, and all where nodes.json was lost, have stage "unknown". `drift` is None where the
+    node was not asked or did not answer.
     """
     nodes, state = cluster.nodes(), node_state.load(cluster.paths)
     known = {node.name: node for node in nodes}
@@ -62,26 +59,29 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         drift = drifted(cluster, [node for node in nodes if node.name in runs], known_runs) if ask else {}
         bmcs = managed.result() if managed is not None else {}
 
-    def row(name: str, group: str, site: str, machine: str, node: Node | None, **columns: Any) -> dict[str, Any]:
+    def row(
+        name: str, group: str, site: str, machine: str, node: Node | None, stage: str, ok: bool | None
+    ) -> StatusNode:
         release, waiting = runs.get(name, (None, []))
         stack = release.lock.groups.get(group) if release else None
         differences = drift.get(name)
-        return {
-            "name": name,
-            "group": group,
-            "site": site,
-            "machine": machine,
-            "address": node.address if node else None,
-            **columns,
-            "drift": None if differences is None else [difference.to_json() for difference in differences],
-            "lock": release.id if release and node else None,
-            "driver": stack.driver if stack and node else None,
-            "waiting": waiting,
-            "upgrade": upgrade_journal.upgrade_state(journal, name, release.id if release else None),
-            "quarantine": quarantined[name].told() if name in quarantined else None,
-            "replace": {"step": replacing[name].step} if name in replacing else None,
-            "bmc": bmcs.get(name),
-        }
+        return StatusNode(
+            name=name,
+            group=group,
+            site=site,
+            machine=machine,
+            address=node.address if node else None,
+            stage=stage,
+            ok=ok,
+            drift=None if differences is None else drift_rows(differences),
+            lock=release.id if release and node else None,
+            driver=stack.driver if stack and node else None,
+            waiting=waiting,
+            upgrade=upgrade_journal.upgrade_state(journal, name, release.id if release else None),
+            quarantine=quarantined[name].document() if name in quarantined else None,
+            replace=NodeReplacement(step=replacing[name].step) if name in replacing else None,
+            bmc=bmcs.get(name),
+        )
 
     at_work = run_lock_held(cluster.paths.root)
     rows = []
@@ -93,23 +93,32 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             stage, progress = "planned" if cluster.paths.nodes.exists() else "unknown", NodeProgress()
         site = cluster.spec.site_of(group)
         machine = cluster.spec.groups[group].machine_type(site)
-        rows.append(row(name, group, site, machine, node, stage=stage, ok=progress.ok))
+        rows.append(row(name, group, site, machine, node, stage, progress.ok))
     for node in known.values():
-        rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
-    return {
-        "cluster": cluster.spec.name,
-        "sandbox": cluster.sandbox,
-        "nodes": rows,
-        "report": state.report,
-        "partial_report": asdict(state.partial_report) if state.partial_report else None,
-        "run": run_events.to_json(run_events.last_run(cluster.paths.root, cluster.paths.runs, at_work=at_work)),
-        "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
-        "cost": running_cost.so_far(cluster),
-        "ends": block_ends.noted(cluster),
-        "site_choices": placement.rows(cluster.spec, cluster.paths),
-        "failed": {site: message for site, message in state.failed.items() if site in cluster.spec.sites},
-        "lock_changes": outdated_lock(cluster),
-    }
+        rows.append(row(node.name, node.group, node.site, node.machine, node, "unwanted", None))
+    partial = state.partial_report
+    return StatusOutput(
+        cluster=cluster.spec.name,
+        sandbox=cluster.sandbox,
+        nodes=rows,
+        report=state.report,
+        partial_report=PartialReport(report=partial.report, nodes=[*partial.nodes]) if partial else None,
+        run=run_events.run_document(run_events.last_run(cluster.paths.root, cluster.paths.runs, at_work=at_work)),
+        upgrade=StatusUpgrade(phase=journal.phase, to=journal.to, reason=journal.reason) if journal.to else None,
+        cost=running_cost.so_far(cluster),
+        ends=block_ends.noted(cluster),
+        site_choices=placement.rows(cluster.spec, cluster.paths),
+        failed={site: message for site, message in state.failed.items() if site in cluster.spec.sites},
+        lock_changes=outdated_lock(cluster),
+    )
+
+
+def drift_rows(differences: Sequence[Difference]) -> list[DriftOutput]:
+    """What differs on a node, as the documents of `status` and `plan` have it."""
+    return [
+        DriftOutput(kind=row.kind, subject=row.subject, wanted=row.wanted, found=row.found, message=row.message)
+        for row in differences
+    ]
 
 
 def outdated_lock(cluster: Cluster) -> list[str]:
@@ -121,7 +130,7 @@ def outdated_lock(cluster: Cluster) -> list[str]:
     return lockfile.differences(lock, requested_versions(cluster.spec)) if lock is not None else []
 
 
-def _bmcs(cluster: Cluster) -> dict[str, dict[str, str | None]]:
+def _bmcs(cluster: Cluster) -> dict[str, StatusBmc]:
     """What the machines' BMCs say; nobody is asked of a cluster of which nothing is there yet."""
     if cluster.sandbox or not cluster.paths.exists():
         return {}
@@ -130,7 +139,7 @@ def _bmcs(cluster: Cluster) -> dict[str, dict[str, str | None]]:
     try:
         return out_of_band.glance(cluster, ASK_S)
     except GpuprovError as error:  # what ssh says is shown all the same
-        return {node.name: {"power": None, "health": None, "error": str(error)} for node in cluster.nodes()}
+        return {node.name: StatusBmc(power=None, health=None, error=str(error)) for node in cluster.nodes()}
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

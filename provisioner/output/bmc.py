@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.output.base import OpenOutput
+from provisioner.output.base import Number, OpenOutput
 
 
 class BmcError(OpenOutput):
@@ -43,6 +43,8 @@ class BmcMachine(OpenOutput):
     node: str | None
     bmc: str
     error: BmcError | None = None
+    findings: list[BmcFinding] = Field(default=[])
+    events: list[BmcEvent] = Field(default=[])
     power: str | None = None
     health: Literal["OK", "Warning", "Critical"] | None = None
     vendor: str | None = None
@@ -51,10 +53,8 @@ class BmcMachine(OpenOutput):
     bios: str | None = None
     firmware: str | None = Field(default=None, description="The BMC's own version")
     gpus: int | None = Field(default=None, description="GPUs that the BMC shows; null where it shows none for sure")
-    watts: float | None = None
+    watts: Number | None = None
     versions: dict[str, str] = Field(default={}, description="Firmware by part, as sites.*.firmware names it")
-    findings: list[BmcFinding] = Field(default=[])
-    events: list[BmcEvent] = Field(default=[])
 
 
 class BmcOutput(OpenOutput):

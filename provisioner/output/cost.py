@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from provisioner.output.base import OpenOutput
+from provisioner.output.base import Number, OpenOutput
 from provisioner.output.site_choice import SiteChoiceOutput
+
+Currency = Annotated[str, WithJsonSchema({"enum": ["USD", "CNY"], "type": "string"})]
+"""As the provider names it."""
 
 
 class CostWay(OpenOutput):
@@ -17,10 +20,10 @@ class CostWay(OpenOutput):
     price: Literal["list", "spot", "own", "nothing"] = Field(
         description="list: on demand; spot: what the zone costs now; own: agreed elsewhere; nothing: not bought"
     )
-    each: float | None = Field(description="One machine for an hour; null where it is not known")
-    hour: float | None = Field(description="All of them for an hour")
-    month: float | None
-    currency: Literal["USD", "CNY"] | None
+    each: Number | None = Field(description="One machine for an hour; null where it is not known")
+    hour: Number | None = Field(description="All of them for an hour")
+    month: Number | None
+    currency: Currency | None
     date: str | None = Field(description="When a list price was read: 2026-07-20, or 2025-11..2026-08: between the two")
     source: str | None
     zone: str | None = Field(description="Given where the price is of one zone")
@@ -33,12 +36,12 @@ class SpotZone(OpenOutput):
     """One machine for an hour in one zone."""
 
     zone: str
-    now: float
-    low: float | None = Field(description="null where the provider tells no more than today's price")
-    median: float | None = Field(description="Weighed by the time that each price held")
-    high: float | None
-    currency: Literal["USD", "CNY"]
-    saving: float | None = Field(description="Of the list price, now: 0.6 is sixty per cent less; null without one")
+    now: Number
+    low: Number | None = Field(description="null where the provider tells no more than today's price")
+    median: Number | None = Field(description="Weighed by the time that each price held")
+    high: Number | None
+    currency: Currency
+    saving: Number | None = Field(description="Of the list price, now: 0.6 is sixty per cent less; null without one")
 
 
 class SpotOutput(OpenOutput):
@@ -66,9 +69,9 @@ class CostGroup(OpenOutput):
 class CostSum(OpenOutput):
     """What is known in one currency."""
 
-    currency: Literal["USD", "CNY"]
-    hour: float
-    month: float
+    currency: Currency
+    hour: Number
+    month: Number
     dates: list[str] = Field(description="Of the list prices in it")
     groups: list[str]
 
@@ -99,9 +102,9 @@ class PlannedCost(OpenOutput):
 class SpentSum(OpenOutput):
     """What is known in one currency."""
 
-    currency: Literal["USD", "CNY"]
-    amount: float
-    hour: float = Field(description="What the machines that are there now cost for one")
+    currency: Currency
+    amount: Number
+    hour: Number = Field(description="What the machines that are there now cost for one")
     dates: list[str] = Field(description="Of the list prices")
 
 
@@ -129,11 +132,11 @@ class CostRegion(OpenOutput):
     provider: str
     region: str
     here: bool
-    currency: Literal["USD", "CNY"] | None
-    hour: float | None
-    month: float | None
+    currency: Currency | None
+    hour: Number | None
+    month: Number | None
     dates: list[str]
-    against: float | None = Field(description="Share above the price where the fleet is: -0.1 is ten per cent less")
+    against: Number | None = Field(description="Share above the price where the fleet is: -0.1 is ten per cent less")
     unknown: str
     machines: list[CostThere]
 
@@ -146,8 +149,8 @@ class CostOutput(OpenOutput):
     asked: bool = Field(description="Whether providers were asked; false with --offline")
     groups: list[CostGroup]
     totals: CostTotals
+    regions: list[CostRegion] = Field(description="Cheapest first in each currency")
+    not_included: list[str]
     site_choices: list[SiteChoiceOutput] = Field(
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
-    regions: list[CostRegion] = Field(description="Cheapest first in each currency")
-    not_included: list[str]

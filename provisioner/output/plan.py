@@ -77,8 +77,8 @@ class PlanOutput(OpenOutput):
     reasons: dict[str, str] = Field(default={}, description="By node: why its machine is recreated, if known")
     changes: dict[str, SiteChanges] = Field(description="By site")
     shared: dict[str, list[SharedChange]] = Field(default={}, description="By site: changes that are of no node")
-    stack: dict[str, PlannedStack] = Field(description="By group")
     images: dict[str, str] = Field(default={}, description="By group: the golden image and its build")
+    stack: dict[str, PlannedStack] = Field(description="By group")
     new_lock: bool = Field(
         default=False, description="Whether there is no cluster.lock yet: `gpuprov lock` or `up` writes it"
     )
@@ -86,8 +86,8 @@ class PlanOutput(OpenOutput):
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601; its machines end a little before"
     )
+    findings: list[FindingOutput]
     site_choices: list[SiteChoiceOutput] = Field(
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
-    findings: list[FindingOutput]
     cost: PlannedCost | None = Field(default=None, description="By list prices; null for a sandbox")

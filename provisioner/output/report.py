@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.output.base import OpenOutput, Output
+from provisioner.output.base import Number, OpenOutput, Output
 from provisioner.output.error import FailureOutput
 from provisioner.output.site_choice import SiteChoiceOutput
 
@@ -22,7 +22,9 @@ class AcknowledgedOutput(Output):
 class CheckOutput(Output):
     """One check on one node."""
 
-    id: str = Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_.]+$", description="area.what, such as gpu.count")
+    id: str = Field(
+        description="area.what, such as gpu.count", json_schema_extra={"pattern": r"^[a-z0-9_]+\.[a-z0-9_.]+$"}
+    )
     severity: Literal["fatal", "warn", "info"]
     status: Literal["pass", "fail", "unknown", "skip", "note"] = Field(
         description="skip: does not apply to this machine; unknown: applies and could not be answered; note: worth "
@@ -48,6 +50,7 @@ class QuarantineOutput(OpenOutput):
     level: Literal["quick", "standard", "stress"] | None = Field(
         default=None, description="A healthy verdict at this level or a deeper one puts it back"
     )
+    problem: str = Field(default="", alias="trouble", description="Why the last drain or resume command did not work")
 
 
 class BreakerOutput(OpenOutput):
@@ -56,22 +59,22 @@ class BreakerOutput(OpenOutput):
     message: str
     bad: list[str] = Field(description="Those nodes")
     quarantined: int = Field(ge=0, description="Nodes that were in quarantine already")
-    bound: int = Field(ge=1, description="Nodes that may be in quarantine")
+    bound: int = Field(description="Nodes that may be in quarantine", json_schema_extra={"minimum": 1})
     check: str = Field(description="What condemns most of the bad nodes: the common cause to look for")
-    shared: int = Field(ge=1, description="How many of them")
+    shared: int = Field(description="How many of them", json_schema_extra={"minimum": 1})
 
 
 class MeasureOutput(OpenOutput):
     """What a node reached at work, of one kind: the slowest GPU's of what is measured for each."""
 
-    value: float = Field(gt=0)
+    value: Number = Field(json_schema_extra={"exclusiveMinimum": 0})
     unit: str = Field(description="GB/s, TFLOP/s, MHz, samples/s")
-    record: float | None = Field(description="The fleet's own record of it; null where there is none")
+    record: Number | None = Field(description="The fleet's own record of it; null where there is none")
     of: Literal["node", "group"] | None = Field(
         description="Whose record: this machine's, or the median of its group's where the machine is new"
     )
-    change: float | None = Field(description="Share above the record: -0.07 is seven per cent below it")
-    published: float | None = Field(description="Published of a healthy node of this type; it is not judged")
+    change: Number | None = Field(description="Share above the record: -0.07 is seven per cent below it")
+    published: Number | None = Field(description="Published of a healthy node of this type; it is not judged")
     slower: bool = Field(description="Further below the record than the catalogue allows")
 
 
@@ -80,10 +83,11 @@ class NodeOutput(OpenOutput):
 
     name: str
     group: str
+    site: str = Field(default="", description="Its site in cluster.yaml")
     machine: str
     ok: bool
     checks: list[CheckOutput]
-    error: str | None = Field(default=None, description="Why it was not looked at")
+    simulated: bool = Field(default=False, description="Its hardware is simulated")
     absent: bool = Field(default=False, description="cluster.yaml wants it, and no machine is there")
     quarantine: QuarantineOutput | None = None
     borrowed: list[str] | None = Field(
@@ -93,6 +97,7 @@ class NodeOutput(OpenOutput):
         default=None,
         description="Given where the level measures: host_copy, peer_copy, memory, compute, clock, busbw, training",
     )
+    error: str | None = Field(default=None, description="Why it was not looked at")
 
 
 class ChangesOutput(OpenOutput):
@@ -100,6 +105,29 @@ class ChangesOutput(OpenOutput):
 
     resources: int = Field(ge=0, description="Terraform resources made, changed and removed")
     configured: int = Field(ge=0, description="Nodes that the roles ran on")
+
+
+class PlacedPiece(OpenOutput):
+    """A piece of a bundle that was recognised."""
+
+    source: str = Field(alias="from", description="The file, and the part of it")
+    file: str = Field(description="The output that it is")
+
+
+class UnplacedPiece(OpenOutput):
+    """A piece of a bundle that was not recognised."""
+
+    source: str = Field(alias="from", description="The file, and the part of it")
+    reason: str = Field(alias="why")
+
+
+class BundleOutput(OpenOutput):
+    """What a bundle was made of."""
+
+    placed: list[PlacedPiece]
+    unplaced: list[UnplacedPiece]
+    placed_omitted: int = Field(default=0, description="Recognised pieces that are not listed")
+    unplaced_omitted: int = Field(default=0, description="Other pieces that are not listed")
 
 
 class LimitsOutput(OpenOutput):
@@ -117,19 +145,23 @@ class ReportOutput(OpenOutput):
         default=None, description="How deep it looked; not given for bundles, which are judged by what they have"
     )
     nodes: list[NodeOutput]
-    seconds: dict[str, float] = Field(description="Duration of each stage")
-    changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
-    report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    seconds: dict[str, Number] = Field(description="Duration of each stage")
     breaker: BreakerOutput | None = Field(
         default=None, description="Given where more nodes turned bad than may be in quarantine at once"
     )
+    limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
     site_choices: list[SiteChoiceOutput] = Field(
         default=[], description="Of each group with a list of sites: which one was chosen, and why the others were not"
     )
-    limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
+    simulated: bool = Field(default=False, description="The hardware of a node is simulated")
+    changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
+    report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    waiting: dict[str, list[str]] | None = Field(
+        default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
+    )
     failed: dict[str, FailureOutput] | None = Field(
         default=None, description="Sites that were left out, each with what it failed with; given by `up`"
     )
-    waiting: dict[str, list[str]] | None = Field(
-        default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
+    bundle: BundleOutput | None = Field(
+        default=None, description="Given where the files of a bundle were recognised by content"
     )

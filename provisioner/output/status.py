@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.output.base import OpenOutput
+from provisioner.output.base import Number, OpenOutput
 from provisioner.output.cost import SpentOutput
 from provisioner.output.drift import DriftOutput
 from provisioner.output.report import QuarantineOutput
@@ -77,7 +77,7 @@ class StatusRun(OpenOutput):
     command: str
     state: Literal["at work", "done", "interrupted", "failed", "killed"]
     stage: str = Field(description="The stage that it has begun last; empty before the first")
-    since: float = Field(description="When it began, in seconds since 1970")
+    since: Number = Field(description="When it began, in seconds since 1970")
     process: int | None = Field(description="Of a run at work, else null")
     user: str = Field(description="Whose it is, of a run at work; empty where that is not known")
 
@@ -107,10 +107,12 @@ class StatusOutput(OpenOutput):
     """`gpuprov status --json`"""
 
     cluster: str
+    sandbox: bool = Field(default=False, description="Whether it is the sandbox of the file's cluster")
     nodes: list[StatusNode]
+    report: str | None = Field(default=None, description="Path of the last report's page; null where there is none")
     partial_report: PartialReport | None = Field(default=None, description="null where no later one is of some nodes")
-    upgrade: StatusUpgrade | None = None
     run: StatusRun | None = Field(default=None, description="null where there was none")
+    upgrade: StatusUpgrade | None = None
     cost: SpentOutput | None = Field(default=None, description="null for a sandbox, and where nothing was made yet")
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.output.base import OpenOutput
+from provisioner.output.base import Number, OpenOutput
 
 
 class UpgradeNode(OpenOutput):
@@ -26,9 +26,10 @@ class UpgradeOutput(OpenOutput):
     """`gpuprov upgrade --json`"""
 
     cluster: str
+    sandbox: bool = Field(default=False, description="Whether it is the sandbox of the file's cluster")
     ok: bool = Field(description="Every node runs the lock that cluster.yaml wants")
     to: str
     phase: Literal["moving", "rolling-back", "done", "rolled-back"]
     message: str
     nodes: list[UpgradeNode]
-    seconds: float
+    seconds: Number

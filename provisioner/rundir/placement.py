@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import MADE_BY, ClusterPaths
 from provisioner.common.text import money
+from provisioner.output.site_choice import SiteChoiceOutput
 from provisioner.rundir import fleet, intent
 from provisioner.rundir.intent import Choice, IntendedNode
 from provisioner.spec.models import ClusterSpec
@@ -79,23 +79,22 @@ def current(spec: ClusterSpec, paths: ClusterPaths) -> dict[str, Choice]:
     return choices
 
 
-def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[dict[str, Any]]:
-    """The choices for a document: [{"group", "site", "sites", "machines": {site: machine type}, "order", "prices":
-    {site: a price for an hour, None where it is not known}, "refused": {site: reason}}]; `prices` is empty where the
-    order is the file's and the machine type is the same at all sites."""
+def rows(spec: ClusterSpec, paths: ClusterPaths) -> list[SiteChoiceOutput]:
+    """The choices for a document; `prices` is empty where the order is the file's and the machine type is the same at
+    all sites."""
     recorded = intent.load(paths).choices or {}
     return [
-        {
-            "group": name,
-            "site": spec.site_of(name),
-            "sites": list(sites),
-            "machines": {site: spec.groups[name].machine_type(site) for site in sites},
-            "order": spec.groups[name].site_order,
-            "prices": _prices(spec, name, sites),
-            "refused": {s: reason for s, reason in recorded[name].refused.items() if s in sites}
+        SiteChoiceOutput(
+            group=name,
+            site=spec.site_of(name),
+            sites=list(sites),
+            machines={site: spec.groups[name].machine_type(site) for site in sites},
+            order=spec.groups[name].site_order,
+            prices=_prices(spec, name, sites),
+            refused={s: reason for s, reason in recorded[name].refused.items() if s in sites}
             if name in recorded
             else {},
-        }
+        )
         for name, sites in lists(spec).items()
     ]
 
@@ -110,14 +109,14 @@ def _prices(spec: ClusterSpec, group: str, sites: Sequence[str]) -> dict[str, st
     return {site: money(price.price, price.currency) if (price := prices[site]) else None for site in sites}
 
 
-def lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
+def lines(choices: Sequence[SiteChoiceOutput]) -> list[str]:
     """The same for a person, a line each."""
-    return [f"{row['group']}: {_sentence(row)}" for row in choices]
+    return [f"{row.group}: {_sentence(row)}" for row in choices]
 
 
-def _sentence(row: Mapping[str, Any]) -> str:
-    site, sites, refused = row["site"], row["sites"], row["refused"]
-    machines = types if len(set((types := row.get("machines", {})).values())) > 1 else {}
+def _sentence(row: SiteChoiceOutput) -> str:
+    site, sites, refused = row.site, row.sites, row.refused
+    machines = row.machines if len(set(row.machines.values())) > 1 else {}
     reasons = "; ".join(f"{refused_site} had no capacity ({reason})" for refused_site, reason in refused.items())
     if site in refused:
         return f"no site of its list had capacity, the next `gpuprov up` begins with {site}: {reasons}"
@@ -126,7 +125,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
         for site_name in (sites[sites.index(site) + 1 :] if site in sites else sites)
         if site_name not in refused
     ]
-    prices, by_price = row.get("prices", {}), row.get("order") == "price"
+    prices, by_price = row.prices, row.order == "price"
     best = "cheapest" if by_price and prices.get(site) else "first"
     first = f", the {best} of its list" if site == sites[0] and not refused else ""
     parts = [f"site {_with_machine(site, machines)}{first}{_list_prices(prices, by_price)}"]

@@ -16,6 +16,7 @@ from provisioner.common import stored
 from provisioner.common.events import Event, Kind, Stage
 from provisioner.common.paths import HOLDER
 from provisioner.common.text import printable
+from provisioner.output.status import StatusRun
 
 MOST_BYTES = 8 << 20
 """Of one look at a run's events."""
@@ -165,11 +166,10 @@ def last_run(root: Path, runs: Path, *, at_work: bool) -> LastRun | None:
     return None
 
 
-def to_json(run: LastRun | None) -> dict[str, Any] | None:
+def run_document(run: LastRun | None) -> StatusRun | None:
     """As `status --json` prints it."""
     if run is None:
         return None
-    return {
-        "command": run.command, "state": run.ending, "stage": run.stage, "since": run.since, "process": run.process,
-        "user": run.user,
-    }  # fmt: skip
+    return StatusRun(
+        command=run.command, state=run.ending, stage=run.stage, since=run.since, process=run.process, user=run.user
+    )

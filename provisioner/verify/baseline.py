@@ -253,18 +253,6 @@ class Reached:
         """How far from the record: -0.07 is seven per cent below it."""
         return self.value / self.record - 1 if self.record else None
 
-    def to_json(self) -> dict[str, Any]:
-        share = self.share
-        return {
-            "value": round(self.value, 3),
-            "unit": self.unit,
-            "record": self.record,
-            "of": None if self.own is None else "node" if self.own else "group",
-            "change": None if share is None else round(share, 4),
-            "published": self.published,
-            "slower": self.slower,
-        }
-
 
 def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Expected) -> tuple[Reached, ...]:
     """A node's measures beside what they are compared with, in the order of MEASURES."""

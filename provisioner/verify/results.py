@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from provisioner.common.text import counted, printable, single_line
 from provisioner.verify.baseline import GpuIdentity, Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
+
+if TYPE_CHECKING:  # there is no pydantic on a node
+    from provisioner.output.report import QuarantineOutput
+    from provisioner.output.site_choice import SiteChoiceOutput
 
 Status = Literal["pass", "fail", "unknown", "skip", "note"]
 """`note`: a check that only informs has something to say."""
@@ -73,19 +77,6 @@ class CheckResult:
         """Its own code is why it could not be answered, not the node."""
         return self.status == "unknown" and self.message.startswith((CRASHED, TIMED_OUT))
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "severity": self.severity,
-            "status": self.status,
-            "expected": self.expected,
-            "actual": self.actual,
-            "message": self.message,
-            "action": self.action if self.status in ("fail", "unknown") else "none",
-            **({"parts": list(self.parts)} if self.parts else {}),
-            **({"acknowledged": dict(self.acknowledged)} if self.acknowledged is not None else {}),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -105,8 +96,8 @@ class NodeReport:
     """cluster.yaml wants it, and no machine is there."""
     lost: bool = False
     """It did not come back from a reboot of gpuprov's."""
-    quarantine: Mapping[str, Any] | None = None
-    """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}, and "level" of the verdict."""
+    quarantine: QuarantineOutput | None = None
+    """Who keeps it out of service, and why."""
     measures: tuple[Reached, ...] = ()
     """What it reached at work, beside the fleet's own record of it."""
     looks: Mapping[str, Any] | None = None
@@ -119,7 +110,6 @@ class NodeReport:
     def __post_init__(self) -> None:
         right = not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
         object.__setattr__(self, "ok", right and not self.error)
-        object.__setattr__(self, "quarantine", printable(self.quarantine))
         for line in ("name", "error"):
             object.__setattr__(self, line, single_line(getattr(self, line)))
 
@@ -152,24 +142,6 @@ class NodeReport:
         wrong = self.absent or self.lost or any(c.status == "fail" for c in self.condemned)
         return "not healthy" if wrong else "unknown"
 
-    def to_json(self) -> dict[str, Any]:
-        document = {
-            "name": self.name,
-            "group": self.group,
-            "site": self.site,
-            "machine": self.machine,
-            "ok": self.ok,
-            "checks": [c.to_json() for c in self.checks],
-        }
-        document |= {"simulated": True} if self.simulated else {}
-        document |= {"absent": True} if self.absent else {}
-        document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
-        document |= {"borrowed": list(self.borrowed)} if self.borrowed else {}
-        document |= (
-            {"measures": {measure.name: measure.to_json() for measure in self.measures}} if self.measures else {}
-        )
-        return document | ({"error": self.error} if self.error else {})
-
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
@@ -201,16 +173,6 @@ class Breaker:
             return f"Look for a common cause: {self.check} on {self.shared} of {len(self.bad)}"
         return "They fail for different reasons: repair or replace one node at a time"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "message": self.message,
-            "bad": list(self.bad),
-            "quarantined": self.quarantined,
-            "bound": self.bound,
-            "check": self.check,
-            "shared": self.shared,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -229,7 +191,7 @@ class Report:
     """Node → what its machine reached in its last runs of this level, the oldest first and this one last."""
     limits: int = 0
     """Limits that the nodes are held to; a machine type's own count for each type."""
-    site_choices: tuple[Mapping[str, Any], ...] = ()
+    site_choices: tuple[SiteChoiceOutput, ...] = ()
     """Of each group with a list of sites: the one where it is, and why the others were not taken (placement.rows)."""
     unverified: int = 0
     """Those of them that no measurement or document supports: they warn and condemn nobody."""
@@ -271,18 +233,6 @@ class Report:
         """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of all that are in the report,
         which has those too that are wanted and not there."""
         return is_enough(len(self.healthy_nodes), len(self.nodes), min_healthy)
-
-    def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "ok": self.ok,
-            **({"level": self.level} if self.level else {}),
-            "nodes": [node.to_json() for node in self.nodes],
-            "seconds": {step: round(s, 3) for step, s in self.seconds.items()},
-        }
-        document |= {"breaker": self.breaker.to_json()} if self.breaker is not None else {}
-        document |= {"limits": {"total": self.limits, "unverified": self.unverified}} if self.limits else {}
-        document |= {"site_choices": [dict(row) for row in self.site_choices]} if self.site_choices else {}
-        return document | ({"simulated": True} if self.simulated else {})
 
 
 def is_enough(healthy: int, total: int, min_healthy: int | str) -> bool:

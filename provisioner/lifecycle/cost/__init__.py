@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from provisioner import catalog
 from provisioner.catalog.models import Machine, ProviderName
@@ -41,7 +42,7 @@ class Offer:
     where it is not known, with the reason and what to do. `zone` where the price is of one."""
 
     kind: str
-    price: str
+    price: Literal["list", "spot", "own", "nothing"]
     each: float | None = None
     currency: str = ""
     date: str = ""

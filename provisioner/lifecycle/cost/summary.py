@@ -4,37 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from provisioner.common.text import money
 from provisioner.lifecycle.cost import Wanted, as_of, offer, totals, wanted
 from provisioner.lifecycle.cost.document import document
+from provisioner.output.cost import PlannedCost
 from provisioner.spec.models import ClusterSpec
 
 
-def planned(spec: ClusterSpec, sites: Collection[str]) -> dict[str, Any]:
-    """What `plan` says of the price of the groups at these sites: {"hours", "groups", "totals", "not_included"}, as
-    `cost` does without asking."""
+def planned(spec: ClusterSpec, sites: Collection[str]) -> PlannedCost:
+    """What `plan` says of the price of the groups at these sites, as `cost` does without asking."""
     full = document([group for group in wanted(spec) if group.site in sites], [], None)
-    return {key: full[key] for key in ("hours", "groups", "totals", "not_included")}
+    return PlannedCost(hours=full.hours, groups=full.groups, totals=full.totals, not_included=full.not_included)
 
 
-def lines(cost: Mapping[str, Any]) -> list[str]:
+def lines(cost: PlannedCost) -> list[str]:
     """The price of a plan for a person."""
     sentences = []
-    for total in cost["totals"]["on_demand"]["sums"]:
-        hour, month = (money(total[key], total["currency"]) for key in ("hour", "month"))
+    for total in cost.totals.on_demand.sums:
+        hour, month = (money(amount, total.currency) for amount in (total.hour, total.month))
         sentences.append(
-            f"list price on demand: {hour} an hour, {month} in a month of {cost['hours']} hours "
-            f"(prices of {as_of(total['dates'])}; {', '.join(total['groups'])})"
+            f"list price on demand: {hour} an hour, {month} in a month of {cost.hours} hours "
+            f"(prices of {as_of(total.dates)}; {', '.join(total.groups)})"
         )
     names_by_reason: dict[str, list[str]] = {}
-    for group in cost["groups"]:
-        first = group["ways"][0]
-        if first["each"] is None:
-            reason_text = first["unknown"] + (f"; {first['action']}" if first["action"] else "")
-            head = reason_text if first["price"] == "nothing" else f"price as {first['kind']} is unknown: {reason_text}"
-            names_by_reason.setdefault(head, []).append(group["group"])
+    for group in cost.groups:
+        first = group.ways[0]
+        if first.each is None:
+            reason_text = first.unknown + (f"; {first.action}" if first.action else "")
+            head = reason_text if first.price == "nothing" else f"price as {first.kind} is unknown: {reason_text}"
+            names_by_reason.setdefault(head, []).append(group.group or "")
     return sentences + [f"{', '.join(names)}: {reason}" for reason, names in names_by_reason.items()]
 
 

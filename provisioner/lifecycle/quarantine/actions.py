@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.common import ownership
 from provisioner.common.errors import GpuprovError, LockedError
-from provisioner.common.text import counted
+from provisioner.common.text import counted, printable
 from provisioner.lifecycle import hooks, silencing
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
@@ -21,8 +21,10 @@ from provisioner.lifecycle.quarantine.rules import Decision, decide
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.output.report import QuarantineOutput
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
+from provisioner.verify.report.document import breaker_document
 
 if TYPE_CHECKING:
     from provisioner.common.levels import Level
@@ -67,7 +69,8 @@ def annotated(cluster: Cluster, report: Report) -> Report:
     entries = quarantined_nodes(cluster)
     if not entries:
         return report
-    nodes = tuple(replace(v, quarantine=entries[v.name].told()) if v.name in entries else v for v in report.nodes)
+    documents = {name: QuarantineOutput(**printable(entry.document().to_json())) for name, entry in entries.items()}
+    nodes = tuple(replace(v, quarantine=documents[v.name]) if v.name in documents else v for v in report.nodes)
     return replace(report, nodes=nodes)
 
 
@@ -190,7 +193,7 @@ def _act(cluster: Cluster, decision: Decision) -> None:
     if decision.breaker is not None:
         # The whole sentence stands in the report, which follows on standard output.
         short = f"the breaker tripped: {counted(len(decision.breaker.bad), 'bad node')} untouched, the report says why"
-        cluster.events("quarantine", "warning", short, data=decision.breaker.to_json())
+        cluster.events("quarantine", "warning", short, data=breaker_document(decision.breaker).to_json())
     if decision.nothing:
         return
     store, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}

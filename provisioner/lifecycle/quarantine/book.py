@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from provisioner.common.errors import DamagedFileError
 from provisioner.common.levels import Level, deeper
 from provisioner.common.paths import ClusterPaths
+from provisioner.output.report import QuarantineOutput
 from provisioner.rundir import fleet, records
 from provisioner.rundir.fleet import Node
 
@@ -61,11 +62,14 @@ class Entry:
         at_work = any(id.startswith(WORK) for id in self.owed)
         return deeper(self.level, "standard") if self.level is not None and at_work else self.level
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> QuarantineOutput:
         """What reports and `status` say of it."""
-        document: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}
-        document |= {"checks": list(self.checks)} | ({"level": self.leaves_at} if self.leaves_at else {})
-        return document | ({"trouble": self.trouble} if self.trouble else {})
+        document = QuarantineOutput(owner=self.owner, reason=self.reason, since=self.since, checks=[*self.checks])
+        if self.leaves_at:
+            document.level = self.leaves_at
+        if self.trouble:
+            document.problem = self.trouble
+        return document
 
 
 @dataclass(config=records.STRICT, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from provisioner.common.errors import Exit, GpuprovError
 from provisioner.common.text import counted
@@ -26,6 +25,7 @@ from provisioner.lifecycle.upgrade.actions import (
 )
 from provisioner.lifecycle.upgrade.journal import Journal, Step
 from provisioner.machines.workspace.binary import Binary
+from provisioner.output.upgrade import UpgradeNode, UpgradeOutput
 from provisioner.plan.models import build_plan
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, changes, same
@@ -181,31 +181,30 @@ def summary(done: Upgrade) -> str:
     return f"{len(moved)} of {counted(len(journal.nodes), 'node')} moved"
 
 
-def document(cluster: Cluster, done: Upgrade) -> dict[str, Any]:
-    """The `upgrade` document: {"cluster", "sandbox", "ok", "to", "phase", "message", "nodes": [{"name", "step",
-    "reason", "lock", "driver"}], "seconds"}. A node that had no part in it has step "unchanged"."""
+def document(cluster: Cluster, done: Upgrade) -> UpgradeOutput:
+    """The `upgrade` document. A node that had no part in it has step "unchanged"."""
     rows = []
     for node in cluster.nodes():
         progress = done.journal.nodes.get(node.name) if not done.nothing else None
         rows.append(
-            {
-                "name": node.name,
-                "step": progress.step if progress else "unchanged",
-                "reason": progress.reason if progress else "",
-                "lock": done.runs.get(node.name),
-                "driver": done.drivers.get(node.name),
-            }
+            UpgradeNode(
+                name=node.name,
+                step=progress.step if progress else "unchanged",
+                reason=progress.reason if progress else "",
+                lock=done.runs.get(node.name),
+                driver=done.drivers.get(node.name),
+            )
         )
-    return {
-        "cluster": cluster.spec.name,
-        "sandbox": cluster.sandbox,
-        "ok": done.ok,
-        "to": done.journal.to,
-        "phase": done.journal.phase,
-        "message": summary(done),
-        "nodes": rows,
-        "seconds": done.seconds,
-    }
+    return UpgradeOutput(
+        cluster=cluster.spec.name,
+        sandbox=cluster.sandbox,
+        ok=done.ok,
+        to=done.journal.to,
+        phase=done.journal.phase,
+        message=summary(done),
+        nodes=rows,
+        seconds=done.seconds,
+    )
 
 
 def _choose(

@@ -4,7 +4,7 @@ run that was killed anywhere goes on; and what follows from it for `up` and `sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import counted, few
 from provisioner.lifecycle import diff
+from provisioner.output.status import NodeUpgrade
 from provisioner.rundir import records
 from provisioner.rundir.release import Ledger, assigned_releases, identity, release_of
 
@@ -179,10 +180,10 @@ def needs(cluster: Cluster) -> set[str]:
     return load(cluster.paths).needs()
 
 
-def upgrade_state(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
-    """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one, or where all is
+def upgrade_state(journal: Journal, name: str, runs: str | None) -> NodeUpgrade | None:
+    """What `status` says of a node in an upgrade; None where it has no part in one, or where all is
     well by now."""
     position = journal.nodes.get(name)
     if position is None or (not journal.busy and runs == journal.to and not position.reason):
         return None
-    return {"step": position.step, "reason": position.reason}
+    return NodeUpgrade(step=position.step, reason=position.reason)

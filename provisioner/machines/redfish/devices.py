@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from provisioner.machines.redfish import vendors
-from provisioner.machines.redfish.tree import Resource, Tree, inner, kind, link, rows, text
+from provisioner.machines.redfish.tree import HEALTH, Health, Resource, Tree, inner, kind, link, rows, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Device:
     model: str | None = None
     serial: str | None = None
     firmware: str | None = None
-    health: str | None = None
+    health: Health | None = None
     uri: str = ""
 
 
@@ -33,15 +33,13 @@ class Gpus:
     complete: bool = False
 
 
-def health(resource: Resource) -> str | None:
+def health(resource: Resource) -> Health | None:
     """OK, Warning or Critical of a Status, the worse of its own and its parts'; None where it says neither."""
     status = inner(resource, "Status")
     values = [text(status.get(key)) for key in ("Health", "HealthRollup")]
     known = [value.capitalize() if value != "OK" else value for value in values if value]
-    return max(known, key=_WORSE.index) if known and all(value in _WORSE for value in known) else None
-
-
-_WORSE = ("OK", "Warning", "Critical")
+    worst = next((step for step in reversed(HEALTH) if step in known), None)
+    return worst if all(value in HEALTH for value in known) else None
 
 
 def state(resource: Resource) -> str | None:

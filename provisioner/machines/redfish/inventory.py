@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from provisioner.machines.redfish import boot as booting
 from provisioner.machines.redfish import devices, logs, sensors, vendors
 from provisioner.machines.redfish.errors import BmcError
-from provisioner.machines.redfish.tree import ROOT, Resource, Tree, inner, kind, link, number, rows, text
+from provisioner.machines.redfish.tree import ROOT, Health, Resource, Tree, inner, kind, link, number, rows, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Inventory:
     manufacturer: str | None
     identity: Identity
     power: str | None
-    health: str | None
+    health: Health | None
     state: str | None
     progress: str | None
     """BootProgress.LastState: OSRunning …"""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from provisioner.machines.redfish import vendors
-from provisioner.machines.redfish.tree import Resource, Tree, inner, link, rows, text
+from provisioner.machines.redfish.tree import HEALTH, Health, Resource, Tree, inner, link, rows, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Entry:
     log: str
     id: str
     time: str
-    severity: str | None
+    severity: Health | None
     message: str
     about: str = ""
 
@@ -77,9 +77,9 @@ def entry(log: str, resource: Resource) -> Entry:
     )
 
 
-def _severity(resource: Resource) -> str | None:
+def _severity(resource: Resource) -> Health | None:
     severity = text(resource.get("Severity")) or text(resource.get("MessageSeverity"))
-    return severity if severity in ("OK", "Warning", "Critical") else None
+    return next((step for step in HEALTH if step == severity), None)
 
 
 @dataclass(frozen=True, slots=True)

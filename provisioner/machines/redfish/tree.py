@@ -17,12 +17,15 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from provisioner.common import regular_file
 from provisioner.machines.redfish.errors import BmcError
 
 Resource = Mapping[str, Any]
+Health = Literal["OK", "Warning", "Critical"]
+HEALTH: tuple[Health, ...] = ("OK", "Warning", "Critical")
+"""The worst one last."""
 
 ROOT = "/redfish/v1"
 MOST_RESOURCES = 4000

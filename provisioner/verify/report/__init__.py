@@ -9,6 +9,7 @@ from pathlib import Path
 
 from provisioner.common.paths import private_dir, write_whole
 from provisioner.verify.report import compare
+from provisioner.verify.report.document import check_document, node_document, report_document
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
 from provisioner.verify.results import Report
@@ -27,18 +28,18 @@ def write(report: Report, directory: Path, *, title: str, previous: str | Path |
 
 
 def _document(report: Report) -> Iterator[str]:
-    """Report.to_json as a text, node by node, with a line for each check. A thousand nodes have 200,000 of them, most
-    of which are one and the same result: that is encoded once."""
+    """The report's document as a text, node by node, with a line for each check. A thousand nodes have 200,000 of them,
+    most of which are one and the same result: that is encoded once."""
     encode = json.JSONEncoder(default=str).encode
     lines: dict[int, str] = {}
-    document = replace(report, nodes=()).to_json() | {"ok": report.ok}
+    document = report_document(replace(report, nodes=())).to_json() | {"ok": report.ok}
     head, after = _around(encode(document | ({"simulated": True} if report.simulated else {})), "nodes")
     yield head
     for number, node in enumerate(report.nodes):
         for check in node.checks:
             if id(check) not in lines:
-                lines[id(check)] = encode(check.to_json())
-        begin, end = _around(encode(replace(node, checks=()).to_json() | {"ok": node.ok}), "checks")
+                lines[id(check)] = encode(check_document(check).to_json())
+        begin, end = _around(encode(node_document(replace(node, checks=())).to_json() | {"ok": node.ok}), "checks")
         yield (",\n" if number else "\n") + begin
         if node.checks:
             yield "\n" + ",\n".join([lines[id(check)] for check in node.checks]) + "\n"

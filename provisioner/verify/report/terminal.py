@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provisioner.common import manual
 from provisioner.common.text import counted, few, one_line
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
+
+    from provisioner.output.report import QuarantineOutput
 
 WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
@@ -48,14 +50,14 @@ def summary(node: NodeReport) -> str:
     return ", ".join(parts)
 
 
-def in_quarantine(node: str, entry: Mapping[str, Any], file: object = "FILE") -> str:
+def in_quarantine(node: str, entry: QuarantineOutput, file: object = "FILE") -> str:
     """The sentence of a node's quarantine: whose, why, and what takes it out."""
-    trouble_text = f" ({entry['trouble']})" if entry.get("trouble") else ""
-    level = f" at level {entry['level']}" if entry.get("level") else ""
-    verdict = f"a healthy verify{level}, or " if entry["owner"] == "gpuprov" else ""
-    out = "" if PENDING in entry["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
-    reason = completed(str(entry["reason"]).replace("FILE NODE`", f"FILE {node}`"), str(file))
-    return one_line(f"in quarantine by {entry['owner']} since {entry['since']}: {reason}{trouble_text}{out}", 2000)
+    trouble_text = f" ({entry.problem})" if entry.problem else ""
+    level = f" at level {entry.level}" if entry.level else ""
+    verdict = f"a healthy verify{level}, or " if entry.owner == "gpuprov" else ""
+    out = "" if PENDING in entry.reason else f"; out by {verdict}`gpuprov release {file} {node}`"
+    reason = completed(entry.reason.replace("FILE NODE`", f"FILE {node}`"), str(file))
+    return one_line(f"in quarantine by {entry.owner} since {entry.since}: {reason}{trouble_text}{out}", 2000)
 
 
 def table(
@@ -220,7 +222,7 @@ def _command(action: Action, node: NodeReport) -> str:
     """The command that an action begins with at this node; "" where there is none."""
     if node.quarantine is None or action not in IN_QUARANTINE:
         return COMMANDS.get(action, "")
-    by_person = node.quarantine.get("owner") != "gpuprov"
+    by_person = node.quarantine.owner != "gpuprov"
     return IN_QUARANTINE[action] + (f", then {RELEASE}" if by_person else "")
 
 

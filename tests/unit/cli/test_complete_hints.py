@@ -14,6 +14,9 @@ from provisioner.cli.main import COMMANDS as MAIN
 from provisioner.cli.status import first_lines, lines
 from provisioner.common.typed_command import completed, typed_file
 from provisioner.lifecycle import diff, planning
+from provisioner.output.plan import PlanOutput
+from provisioner.output.report import QuarantineOutput
+from provisioner.output.status import StatusOutput
 from provisioner.verify.check import ACTIONS
 from provisioner.verify.registry import declared
 from provisioner.verify.report.terminal import next_steps, table
@@ -42,12 +45,12 @@ def printed(report: Report) -> str:
 
 
 def test_each_hint_of_a_report_is_complete() -> None:
-    entry = {"owner": "gpuprov", "reason": "gpu.count", "since": "2026-11-21T10:00:00Z", "checks": [], "level": "quick"}
+    entry = {"reason": "gpu.count", "since": "2026-11-21T10:00:00Z", "checks": [], "level": "quick"}
     nodes = [
         NodeReport(
             f"{action}-{owner}", "train", "here", "p4d.24xlarge", True,
             (CheckResult("gpu.count", "fatal", "fail", action, message="wrong"),),
-            quarantine=None if owner == "nobody" else {**entry, "owner": owner},
+            quarantine=None if owner == "nobody" else QuarantineOutput(owner=owner, **entry),
         )
         for action in ACTIONS for owner in ("nobody", "gpuprov", "me")
     ]  # fmt: skip
@@ -64,10 +67,12 @@ def test_each_hint_of_a_report_is_complete() -> None:
 
 
 def test_each_hint_of_status_is_complete() -> None:
-    quarantine = {"owner": "gpuprov", "reason": "gpu.count", "since": "2026-11-21T10:00:00Z", "checks": []}
+    quarantine = QuarantineOutput(owner="gpuprov", reason="gpu.count", since="2026-11-21T10:00:00Z", checks=[])
     node = {
-        "name": "train-0", "waiting": ["driver 1 → 2"], "drift": [], "quarantine": quarantine,
-        "bmc": {"power": "Off", "health": "OK", "error": ""}, "replace": {"step": "proving"}, "upgrade": None,
+        "name": "train-0", "group": "train", "site": "here", "machine": "p4d.24xlarge", "address": None, "ok": None,
+        "stage": "verified", "waiting": ["driver 1 → 2"], "drift": [], "quarantine": quarantine,
+        "bmc": {"power": "Off", "health": "OK", "error": ""},
+        "replace": {"step": "proving"}, "upgrade": None,
     }  # fmt: skip
     document: dict[str, Any] = {
         "cluster": "vision", "sandbox": True, "nodes": [node], "upgrade": None, "ends": {}, "cost": None, "report": "",
@@ -75,8 +80,11 @@ def test_each_hint_of_status_is_complete() -> None:
         "failed": {"here": "1 machine stands: `gpuprov up` goes on, `gpuprov down` removes it"},
         "run": {"command": "replace", "state": "interrupted", "stage": "verify", "since": 0, "process": 7, "user": ""},
     }  # fmt: skip
-    text = "\n".join([*first_lines(document, Path(FILE)), *lines(document, Path(FILE))])
-    at_work = document | {"run": document["run"] | {"state": "at work"}}
+    interrupted, at_work = (
+        StatusOutput.model_validate(document | {"run": document["run"] | {"state": state}})
+        for state in ("interrupted", "at work")
+    )
+    text = "\n".join([*first_lines(interrupted, Path(FILE)), *lines(interrupted, Path(FILE))])
     text += "\n".join([*first_lines(at_work, Path(FILE)), *lines(at_work, Path(FILE))])
     complete = [command for command in incomplete(text) if not command.startswith("lock ")]  # --sandbox is at its end
     assert complete == [] and text.count(WORDS) == 12
@@ -84,12 +92,14 @@ def test_each_hint_of_status_is_complete() -> None:
 
 
 def test_each_hint_of_a_plan_is_complete() -> None:
-    node = {"name": "train-0", "group": "train", "machine": "p4d.24xlarge", "waiting": ["driver 1 → 2"]}
+    node = {
+        "name": "train-0", "group": "train", "site": "here", "machine": "p4d.24xlarge", "waiting": ["driver 1 → 2"],
+    }  # fmt: skip
     document: dict[str, Any] = {
         "cluster": "vision", "sandbox": True, "nodes": [node], "changes": {}, "findings": [], "new_lock": True,
         "stack": {"train": {"driver": "1", "cuda": "2", "nccl": "3"}},
     }  # fmt: skip
-    text = planning.text(document, WORDS)
+    text = planning.text(PlanOutput.model_validate(document), WORDS)
     assert incomplete(text) == [f"cost '{FILE}'"], "the cloud's price, not the sandbox's"
 
 
@@ -103,7 +113,7 @@ def test_what_takes_a_node_out_of_quarantine_names_file_and_node() -> None:
 @pytest.mark.parametrize(("owner", "end"), [("gpuprov", ""), ("me", f", then gpuprov release {WORDS} train-0")])
 def test_a_node_in_quarantine_is_not_told_to_be_quarantined(owner: str, end: str) -> None:
     wrong = CheckResult("gpu.ecc", "fatal", "fail", "reset", message="3 errors")
-    quarantine = {"owner": owner, "reason": "reset", "since": "2026-11-21T10:00:00Z", "checks": []}
+    quarantine = QuarantineOutput(owner=owner, reason="reset", since="2026-11-21T10:00:00Z", checks=[])
     node = NodeReport("train-0", "train", "here", "p4d.24xlarge", True, (wrong,), quarantine=quarantine)
     assert next_steps(Report((node,), {}, 0.0), WORDS) == [
         "reset train-0: the steps of `gpuprov docs runbook reset`, "

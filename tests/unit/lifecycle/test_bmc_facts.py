@@ -171,7 +171,7 @@ def test_status_where_what_was_noted_is_damaged(lab: Callable[[str], Lab], monke
     cluster, _ = lab("")
     monkeypatch.setattr("provisioner.lifecycle.status.drifted", lambda *_: {})
     (private_dir(cluster.paths.site("lab")) / "bmc.json").write_text("{")
-    assert "is damaged" in status(cluster, ask=True)["nodes"][0]["bmc"]["error"]
+    assert "is damaged" in status(cluster, ask=True).to_json()["nodes"][0]["bmc"]["error"]
 
 
 def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +179,10 @@ def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pyt
     monkeypatch.setattr("provisioner.lifecycle.status.drifted", lambda *_: {})
     bmcs["a"].system["PowerState"] = "Off"
     bmcs["b"].faults.wrong_password = True
-    bmc_by_node = {row["name"]: row["bmc"] for row in status(cluster, ask=True)["nodes"]}
+    bmc_by_node = {row["name"]: row["bmc"] for row in status(cluster, ask=True).to_json()["nodes"]}
     assert (bmc_by_node["train-0"]["power"], bmc_by_node["train-0"]["error"]) == ("Off", None)
     assert bmc_by_node["train-1"]["power"] is None and "does not accept" in bmc_by_node["train-1"]["error"]
-    assert {row["bmc"] for row in status(cluster, ask=False)["nodes"]} == {None}
+    assert {row["bmc"] for row in status(cluster, ask=False).to_json()["nodes"]} == {None}
     assert bmcs["other"].asked == 0
 
 

@@ -75,7 +75,7 @@ def test_a_region_that_is_asked_for_is_there_also_without_a_price() -> None:
     priced, without = compare([Wanted(machine("p4d.24xlarge"))], ["sa-east-1", "us-east-1"])
     assert (priced.region, without.region) == ("us-east-1", "sa-east-1")
     assert without.sums == () and without.missing == ("p4d.24xlarge",)
-    report = document([Wanted(machine("p4d.24xlarge"))], [without], None)
+    report = document([Wanted(machine("p4d.24xlarge"))], [without], None).to_json()
     assert report["regions"][0]["hour"] is None
     assert report["regions"][0]["unknown"] == "no list price of p4d.24xlarge is known there"
 

@@ -17,6 +17,7 @@ from provisioner.cli.main import run
 from provisioner.cli.status import first_lines
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle.session import open_cluster
+from provisioner.output.status import NodeReplacement, StatusNode, StatusOutput, StatusRun
 from provisioner.rundir import fleet, node_state, run_events
 from provisioner.rundir.fleet import Node
 from provisioner.verify.results import CheckResult, NodeReport
@@ -99,15 +100,16 @@ def test_a_run_that_was_broken_off_says_what_goes_on(
 def test_a_replace_that_failed_names_its_nodes_or_says_that_nothing_was_done(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = {
-        "sandbox": False,
-        "run": {"command": "replace", "state": "failed", "stage": "terraform", "since": 0.0, "user": ""},
-    }
-    rows = [{"name": "train-0", "replace": None}, {"name": "train-1", "replace": None}]
-    (line,) = first_lines(document | {"nodes": rows}, file)
+    run = StatusRun(command="replace", state="failed", stage="terraform", since=0.0, process=None, user="")
+    rows = [
+        StatusNode(name=name, group="train", site="here", machine="p4d.24xlarge", address=None, stage="made", ok=None)
+        for name in ("train-0", "train-1")
+    ]
+    document = StatusOutput(cluster="vision", sandbox=False, nodes=rows, run=run)
+    (line,) = first_lines(document, file)
     assert line.endswith(", failed, at stage terraform; it has changed no machine")
-    rows[1]["replace"] = {"step": "making"}
-    (line,) = first_lines(document | {"nodes": rows}, file)
+    rows[1].replace = NodeReplacement(step="making")
+    (line,) = first_lines(document.model_copy(update={"nodes": rows}), file)
     assert line.endswith(f"; `gpuprov replace {file} train-1` goes on")
 
 

@@ -19,6 +19,7 @@ from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.machines.base import Action, PartlyMadeError, Planned
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.cluster import MARK, SETTINGS
+from provisioner.output.cost import SpentOutput, SpentSum
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
@@ -526,8 +527,12 @@ def test_where_all_machines_are_new_none_is_counted_apart(
 
 
 def test_what_stands_is_told_with_its_price(cluster: Cluster, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = [{"hour": 65.5, "currency": "USD"}, {"hour": 10.0, "currency": "CNY"}]
-    monkeypatch.setattr(machines.running_cost, "so_far", lambda _: {"sums": sums})
+    sums = [
+        SpentSum(currency=currency, amount=1.0, hour=hour, dates=[])
+        for currency, hour in (("USD", 65.5), ("CNY", 10.0))
+    ]
+    spent = SpentOutput(since="2026-01-31T12:00:00Z", sums=sums, unknown=[])
+    monkeypatch.setattr(machines.running_cost, "so_far", lambda _: spent)
     failure = applied(cluster, plan, monkeypatch, Site("virginia", ProviderError("x"), TRAIN)).failed["virginia"]
     assert " an hour, " in failure.message and " an hour by list prices: `gpuprov up` goes on" in failure.message
     assert "65.5" in failure.message and "10" in failure.message

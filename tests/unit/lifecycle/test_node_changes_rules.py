@@ -98,4 +98,4 @@ def test_the_changes_of_all_sites_are_counted() -> None:
 
 def test_the_document_has_names_alone() -> None:
     actual = replace(changes(ALL, Action("create", "a", "train-1")), total=5)
-    assert actual.to_json() == {"create": [], "recreate": ["train-1"], "change": [], "remove": []}
+    assert actual.document().to_json() == {"create": [], "recreate": ["train-1"], "change": [], "remove": []}

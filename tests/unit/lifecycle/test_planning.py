@@ -21,6 +21,7 @@ from provisioner.machines.providers.base import Module, Place
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.machines.workspace.binary import Binary
 from provisioner.machines.workspace.terraform import Workspace
+from provisioner.output.plan import PlanOutput
 from provisioner.plan.models import Plan
 from tests.support import plans
 
@@ -49,15 +50,19 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+def text_of(document: dict[str, Any]) -> str:
+    return planning.text(PlanOutput.model_validate(document))
+
+
 def test_machines_that_are_recreated_are_told_by_their_reason() -> None:
     machines = DOCUMENT["machines"] | {"recreate": ["train-0", "head-0", "train-1"], "change": ["train-0"]}
     reasons = {"train-0": "image changed", "head-0": "image changed"}
-    lines = planning.text(DOCUMENT | {"machines": machines, "reasons": reasons}).splitlines()
+    lines = text_of(DOCUMENT | {"machines": machines, "reasons": reasons}).splitlines()
     assert lines[4:7] == ["  recreate train-0, head-0 (image changed)", "  recreate train-1", "  change train-0"]
 
 
 def test_the_plan_is_read_in_one_look() -> None:
-    assert planning.text(DOCUMENT).splitlines() == [
+    assert text_of(DOCUMENT).splitlines() == [
         "vision (sandbox: simulated hardware)",
         "  train: 2 × p4d.24xlarge, driver 580.1, CUDA 13.0, NCCL 2.27.7",
         "  head: 1 × g4dn.xlarge, driver 570.2, CUDA 12.8, NCCL 2.26.2",
@@ -71,12 +76,12 @@ def test_the_plan_is_read_in_one_look() -> None:
 
 
 def test_a_real_plan_does_not_say_sandbox() -> None:
-    assert planning.text({**DOCUMENT, "sandbox": False}).splitlines()[0] == "vision"
+    assert text_of({**DOCUMENT, "sandbox": False}).splitlines()[0] == "vision"
 
 
 def test_a_group_of_an_image_names_it_and_a_new_lock_has_its_path() -> None:
     image = {"images": {"train": "gold 20260102T030405"}}
-    text = planning.text({**DOCUMENT, **image, "new_lock": True, "lock_file": "/c/cluster.lock"})
+    text = text_of({**DOCUMENT, **image, "new_lock": True, "lock_file": "/c/cluster.lock"})
     assert "NCCL 2.27.7, from image gold 20260102T030405\n" in text and text.count("from image") == 1
     assert "  /c/cluster.lock does not exist yet; `gpuprov lock FILE` or `gpuprov up FILE` writes it" in text
 
@@ -84,8 +89,8 @@ def test_a_group_of_an_image_names_it_and_a_new_lock_has_its_path() -> None:
 def test_a_machine_without_a_version_says_so() -> None:
     """AMD machines have no NVIDIA driver."""
     amd = {**DOCUMENT, "stack": {"train": {"driver": None, "cuda": None, "nccl": None}}}
-    assert "None" not in planning.text(amd)
-    assert "  train: 2 × p4d.24xlarge\n" in planning.text(amd)
+    assert "None" not in text_of(amd)
+    assert "  train: 2 × p4d.24xlarge\n" in text_of(amd)
 
 
 def test_what_blocks_is_refused_with_what_to_do() -> None:
@@ -119,7 +124,7 @@ def test_stages_are_timed_even_when_they_fail(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_not_written_yet_is_said() -> None:
-    (line,) = [line for line in planning.text({**DOCUMENT, "new_lock": True}).splitlines() if "cluster.lock" in line]
+    (line,) = [line for line in text_of({**DOCUMENT, "new_lock": True}).splitlines() if "cluster.lock" in line]
     assert "`gpuprov lock FILE` or `gpuprov up FILE` writes it" in line
 
 

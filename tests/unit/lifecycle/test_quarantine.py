@@ -28,6 +28,7 @@ from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import Quarantine
+from provisioner.verify.report.document import report_document
 from provisioner.verify.report.terminal import table
 from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report, Status
 
@@ -358,7 +359,7 @@ def test_bad_then_well_again(cluster: Cluster) -> None:
     quarantined = next(n for n in first_report.nodes if n.name == "train-1").quarantine
     assert quarantined is not None
     assert (quarantined["owner"], quarantined["checks"]) == (OURS, ["gpu.count"])
-    row = next(n for n in status(cluster, ask=False)["nodes"] if n["name"] == "train-1")
+    row = next(n for n in status(cluster, ask=False).to_json()["nodes"] if n["name"] == "train-1")
     assert row["quarantine"]["reason"] == "gpu.count: 7 instead of 8"
     assert after(cluster, *lost("train-1")).healthy_nodes == ()
     assert hooked(cluster) == [], "a node that is drained already is not drained again"
@@ -375,7 +376,7 @@ def test_a_healthy_node_in_quarantine_is_none_of_min_healthy(cluster: Cluster) -
     assert hooked(cluster) == []
     assert not updated_report.enough("100%")
     assert updated_report.enough(3)
-    document = updated_report.to_json()
+    document = report_document(updated_report).to_json()
     assert document["nodes"][2]["quarantine"]["owner"] == "ada"
     assert document["nodes"][2]["ok"] is True
     assert quarantine.release(cluster, ["train-2", "train-3"]) == (["train-3"], {})
@@ -404,7 +405,7 @@ def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsy
     assert messages == ["the breaker tripped: 3 bad nodes untouched, the report says why"], (
         "the sentence is the report's"
     )
-    assert updated_report.to_json()["breaker"]["check"] == "gpu.count"
+    assert report_document(updated_report).to_json()["breaker"]["check"] == "gpu.count"
     tables.show(table(updated_report))
     assert "the breaker tripped: 3 nodes turned bad" in " ".join(capsys.readouterr().out.split())
 
@@ -521,7 +522,7 @@ def test_a_damaged_file_is_refused(text: str, cluster: Cluster) -> None:
     """Taken for none, drained nodes would be forgotten and others drained beside them."""
     (cluster.paths.root / "quarantine.json").write_text(text)
     with pytest.raises(GpuprovError, match="is damaged") as caught:
-        status(cluster, ask=False)
+        status(cluster, ask=False).to_json()
     assert "scheduler" in caught.value.hint
     with pytest.raises(GpuprovError, match="is damaged"):
         after(cluster, *lost("train-1"))

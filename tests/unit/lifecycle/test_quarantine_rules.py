@@ -295,9 +295,9 @@ def test_a_person_without_an_account_has_a_number(monkeypatch: pytest.MonkeyPatc
 
 
 def test_reports_have_the_level_and_trouble_where_there_are_some() -> None:
-    assert "level" not in entry("train-0", level=None).told()
-    assert entry("train-0").told()["level"] == "standard"
-    assert "trouble" not in entry("train-0").told()
+    assert "level" not in entry("train-0", level=None).document().to_json()
+    assert entry("train-0").document().to_json()["level"] == "standard"
+    assert "trouble" not in entry("train-0").document().to_json()
 
 
 def test_an_entry_of_another_machine_is_not_of_this_node() -> None:
@@ -357,4 +357,4 @@ def test_the_level_that_takes_it_out_is_one_that_can_answer_what_is_owed(
 ) -> None:
     entry = Entry("i-1", "gpuprov", "why", "2026-01-31T12:00:00Z", checks, level, owed=owed)
     assert entry.leaves_at == leaves_at
-    assert entry.told().get("level") == leaves_at
+    assert entry.document().to_json().get("level") == leaves_at

@@ -240,18 +240,18 @@ def test_status_has_the_newer_report_of_a_replaced_node_until_the_next_of_the_fl
 ) -> None:
     page = cluster.paths.runs / "20260101T000000" / "report.html"
     node_state.note_report(cluster.paths, page, ["train-1"])
-    document = status(cluster, ask=False)
+    document = status(cluster, ask=False).to_json()
     assert document["partial_report"] == {"report": str(page), "nodes": ["train-1"]}
     assert f"newer report of train-1: {page}" in list(lines(document, cluster.file))
     node_state.note_report(cluster.paths, page)
-    assert status(cluster, ask=False)["partial_report"] is None
+    assert status(cluster, ask=False).to_json()["partial_report"] is None
 
 
 @pytest.mark.parametrize("noted", [7, [], {"report": "../x", "nodes": []}, {"report": "runs/x/report.html"}])
 def test_a_damaged_note_of_a_newer_report_is_left_out(noted: object, cluster: Cluster, world: World) -> None:
     file = cluster.paths.root / node_state.FILE
     file.write_text(json.dumps({"partial_report": noted}))
-    assert status(cluster, ask=False)["partial_report"] is None
+    assert status(cluster, ask=False).to_json()["partial_report"] is None
 
 
 def test_one_that_was_in_quarantine_is_put_back_whoever_put_it_there(cluster: Cluster, world: World) -> None:
@@ -272,7 +272,7 @@ def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Clus
         world.kill_at = moment
         with pytest.raises(KeyboardInterrupt):
             replace(cluster, "train-1", "train-3", even_if_healthy=True)
-        for row in status(cluster, ask=False)["nodes"]:
+        for row in status(cluster, ask=False).to_json()["nodes"]:
             assert row["replace"] is None or row["name"] in ("train-1", "train-3"), moment
         if not {"new-1-train-1", "new-2-train-3"} <= world.proven:
             replace(cluster, "train-1", "train-3", even_if_healthy=True)
@@ -374,7 +374,7 @@ def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, worl
     with pytest.raises(GpuprovError, match="train-1: a job runs"):
         replace(cluster, "train-1")
     assert world.created == []
-    row = next(row for row in status(cluster, ask=False)["nodes"] if row["name"] == "train-1")
+    row = next(row for row in status(cluster, ask=False).to_json()["nodes"] if row["name"] == "train-1")
     assert row["replace"] == {"step": "draining"}
     assert row["quarantine"]["trouble"] == "a job runs"
     quarantine.release(cluster, ["train-1"])

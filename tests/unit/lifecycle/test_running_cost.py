@@ -21,6 +21,7 @@ from provisioner.lifecycle.cost import summary, wanted
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
+from provisioner.output.plan import PlanOutput
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node, save
 from provisioner.spec import schema
@@ -68,9 +69,9 @@ def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: 
     running_cost.note_machines(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
-    (total,) = cost_so_far["sums"]
-    assert total["amount"] == pytest.approx(2 * 10 * 21.9576, abs=0.1)
-    assert (total["hour"], total["dates"], cost_so_far["unknown"]) == (2 * 21.9576, ["2026-07-20"], [])
+    (total,) = cost_so_far.sums
+    assert total.amount == pytest.approx(2 * 10 * 21.9576, abs=0.1)
+    assert (total.hour, total.dates, cost_so_far.unknown) == (2 * 21.9576, ["2026-07-20"], [])
 
 
 def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> None:
@@ -80,8 +81,8 @@ def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> No
     aged(cluster, 5)
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
-    assert cost_so_far["sums"][0]["amount"] == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
-    assert cost_so_far["sums"][0]["hour"] == 2 * 21.9576
+    assert cost_so_far.sums[0].amount == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
+    assert cost_so_far.sums[0].hour == 2 * 21.9576
 
 
 def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster) -> None:
@@ -89,7 +90,7 @@ def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster
     running_cost.note_machines(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
     cost_so_far = running_cost.so_far(cluster)
     assert cost_so_far is not None
-    assert (cost_so_far["sums"], cost_so_far["unknown"]) == ([], ["block-0", "gone-0"])
+    assert (cost_so_far.sums, cost_so_far.unknown) == ([], ["block-0", "gone-0"])
     assert running_cost.lines(cost_so_far) == ["cost so far unknown: block-0, gone-0: no list price"]
 
 
@@ -119,7 +120,7 @@ def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
     save(cluster.paths, [node("train-0")])
     running_cost.note_machines(cluster, [node("train-0")])
     aged(cluster, 2)
-    document = status(cluster, ask=False)
+    document = status(cluster, ask=False).to_json()
     jsonschema.validate(document, schema.schema("status"))
     assert document["cost"]["sums"][0]["hour"] == 21.9576
     cli.status(cluster.file, offline=True)
@@ -129,7 +130,7 @@ def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster) -> None:
-    cost = summary.planned(cluster.spec, tuple(cluster.spec.sites))
+    cost = summary.planned(cluster.spec, tuple(cluster.spec.sites)).to_json()
     document = {
         "cluster": "told",
         "sandbox": False,
@@ -140,7 +141,7 @@ def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster)
         "cost": cost,
     }
     jsonschema.validate(document, schema.schema("plan"))
-    text = planning.text(document)
+    text = planning.text(PlanOutput.model_validate(document))
     assert "list price on demand: 98.96 USD an hour, 72,237 USD in a month of 730 hours (prices of 2026-07-20; " in text
     assert "block: price as block is unknown: a block is paid for as a whole when it is bought" in text
     assert "own: your own machines cost nothing here: gpuprov buys nothing" in text
@@ -156,7 +157,7 @@ def test_a_sandboxs_plan_says_no_price() -> None:
         "findings": [],
         "cost": None,
     }
-    assert "price" not in planning.text(document)
+    assert "price" not in planning.text(PlanOutput.model_validate(document))
 
 
 def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> None:

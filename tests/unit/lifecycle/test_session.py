@@ -163,7 +163,7 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
 
     private_dir(cluster.paths.root)
     (cluster.paths.root / "state.json").write_text(text)
-    assert [row["stage"] for row in status(cluster, ask=False)["nodes"]] == ["planned"] * 4
+    assert [row["stage"] for row in status(cluster, ask=False).to_json()["nodes"]] == ["planned"] * 4
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}})
     assert node_state.load(cluster.paths).nodes["train-0"] == NodeProgress("made", None)
 

@@ -38,7 +38,7 @@ def node(name: str) -> Node:
 
 
 def test_before_anything_was_made(cluster: Cluster) -> None:
-    document = status(cluster, ask=False)
+    document = status(cluster, ask=False).to_json()
     assert document["cluster"] == "told"
     assert document["sandbox"] is True
     assert document["report"] is None
@@ -60,7 +60,7 @@ def test_every_kind_of_row(cluster: Cluster) -> None:
         },
         report="runs/x/report.html",
     )
-    document = status(cluster, ask=False)
+    document = status(cluster, ask=False).to_json()
     assert [(n["name"], n["stage"], n["ok"], n["address"]) for n in document["nodes"]] == [
         ("train-0", "verified", True, "203.0.113.7"),
         ("train-1", "unknown", None, "203.0.113.7"),
@@ -78,14 +78,14 @@ def test_after_an_up_that_could_have_no_machine_they_are_planned_again(cluster: 
     node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
     empty = SimpleNamespace(site="here", existing_nodes=list)
     assert machines._record_incomplete(cluster, plan, [empty]) == ""  # type: ignore[list-item]
-    assert [n["stage"] for n in status(cluster, ask=False)["nodes"]] == ["planned"] * 3
+    assert [n["stage"] for n in status(cluster, ask=False).to_json()["nodes"]] == ["planned"] * 3
 
 
 def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("train-0")])
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
-    assert next((n["stage"], n["ok"]) for n in status(cluster, ask=False)["nodes"]) == ("unhealthy", False)
+    assert next((n["stage"], n["ok"]) for n in status(cluster, ask=False).to_json()["nodes"]) == ("unhealthy", False)
 
 
 @pytest.mark.parametrize(

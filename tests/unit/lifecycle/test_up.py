@@ -251,7 +251,7 @@ def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world:
     with pytest.raises(KeyboardInterrupt):
         run_up(cluster)
     assert cluster.nodes() == []
-    assert {row["stage"] for row in status.status(cluster, ask=False)["nodes"]} == {"interrupted"}
+    assert {row["stage"] for row in status.status(cluster, ask=False).to_json()["nodes"]} == {"interrupted"}
     assert down.recorded_nodes(cluster) == NAMES
 
 
@@ -264,10 +264,10 @@ def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(clus
     assert [node.id for node in cluster.nodes()] == ["i-1"]
     assert stages(cluster) == {"train-0": ("incomplete", False), "train-1": ("not made", None)}
     stage_and_address = {
-        row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False)["nodes"]
+        row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False).to_json()["nodes"]
     }
     assert stage_and_address == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("not made", None)}
-    failures = status.status(cluster, ask=False)["failed"]
+    failures = status.status(cluster, ask=False).to_json()["failed"]
     assert failures.keys() == {"here"} and "no more" in failures["here"]
     assert machines.settled(cluster) == []  # its group may yet move to another zone
     world.sold_out = None

@@ -680,7 +680,8 @@ def test_what_a_node_runs_is_recorded_by_its_machine(hands: NodeActions) -> None
     ],
 )
 def test_status_says_of_a_node_what_is_not_well(journal: Journal, runs: str, reported: dict[str, str] | None) -> None:
-    assert upgrade_journal.upgrade_state(journal, "a", runs) == reported
+    state = upgrade_journal.upgrade_state(journal, "a", runs)
+    assert (state.to_json() if state else None) == reported
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sites import candidates, chosen
+from provisioner.output.site_choice import SiteChoiceOutput
 from provisioner.rundir import fleet, intent, placement
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.intent import Choice
@@ -114,7 +115,7 @@ def test_refusals_of_sites_behind_the_chosen_one_are_forgotten(cluster: Cluster)
 
 
 def lines(at: str, refused: dict[str, str]) -> list[str]:
-    row: dict[str, Any] = {"group": "train", "site": at, "sites": ["a", "b", "c"], "refused": refused}
+    row = SiteChoiceOutput(group="train", site=at, sites=["a", "b", "c"], refused=refused)
     return placement.lines([row])
 
 
@@ -183,8 +184,8 @@ def test_sites_in_the_order_of_their_list_prices(tmp_path: Path) -> None:
     assert cluster.spec.sites_of("train") == ("ohio", "london", "unpriced")
     assert site(cluster) == "ohio"
     (row,) = placement.rows(cluster.spec, cluster.paths)
-    assert (row["order"], row["sites"]) == ("price", ["ohio", "london", "unpriced"])
-    assert row["prices"] == {"ohio": "21.96 USD", "london": "28.54 USD", "unpriced": None}
+    assert (row.order, row.sites) == ("price", ["ohio", "london", "unpriced"])
+    assert row.prices == {"ohio": "21.96 USD", "london": "28.54 USD", "unpriced": None}
     assert placement.lines([row]) == [
         "train: site ohio, the cheapest of its list (list prices an hour: ohio 21.96 USD, london 28.54 USD; no "
         "comparable list price, so last: unpriced); without capacity there: london, then unpriced"
@@ -208,7 +209,7 @@ def test_the_machine_type_and_the_price_of_each_site(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(BY_SITE.replace("ORDER", "file"))
     cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
     (row,) = placement.rows(cluster.spec, cluster.paths)
-    assert row["machines"] == {"ohio": "p4d.24xlarge", "west": "Standard_ND96asr_v4"}
+    assert row.machines == {"ohio": "p4d.24xlarge", "west": "Standard_ND96asr_v4"}
     prices = "list prices an hour: ohio 21.96 USD, west 27.20 USD"
     assert placement.lines([row]) == [
         f"train: site ohio with p4d.24xlarge, the first of its list ({prices}); without capacity there: west "

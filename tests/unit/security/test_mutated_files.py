@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[Cluster], object]] = {
     "replace": replace_journal.load,
     "upgrade": lambda cluster: upgrade_journal.load(cluster.paths),
     "baseline": lambda cluster: baselines.load(cluster.paths),
-    "status": lambda cluster: json.dumps(status.status(cluster, ask=False)).encode(),
+    "status": lambda cluster: json.dumps(status.status(cluster, ask=False).to_json()).encode(),
     "wanted": diff.compare,
     "spent": running_cost.so_far,
     "made": down.recorded_nodes,

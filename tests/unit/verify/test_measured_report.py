@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.verify.baseline import Reached
+from provisioner.verify.report.document import report_document
 from provisioner.verify.report.html import html
 from provisioner.verify.report.measured import HIGH, MOST, WIDE, line, tables
 from provisioner.verify.report.terminal import slower, table
@@ -144,7 +145,7 @@ def test_the_terminal_has_one_line_for_all_who_are_slower() -> None:
 
 
 def test_the_document_has_the_measures_of_those_that_have_some() -> None:
-    nodes: dict[str, Any] = {n["name"]: n for n in json.loads(json.dumps(FLEET.to_json()))["nodes"]}
+    nodes: dict[str, Any] = {n["name"]: n for n in json.loads(json.dumps(report_document(FLEET).to_json()))["nodes"]}
     assert list(nodes["train-0"]["measures"]) == ["memory", "busbw"]
     assert nodes["infer-0"]["measures"]["memory"]["of"] is None
     assert "measures" not in nodes["train-3"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from provisioner.output.report import QuarantineOutput
 from provisioner.verify.check import Action
 from provisioner.verify.report.html import html
 from provisioner.verify.report.terminal import MOST_STEPS, next_steps, problems, summary, table, unknown_warnings
@@ -67,7 +68,7 @@ def test_every_action_but_none_has_a_command() -> None:
 
 
 def test_the_way_out_of_quarantine_names_the_file() -> None:
-    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
+    quarantine = QuarantineOutput(owner="gpuprov", reason="gpu.count: 7", since="2026-11-21T10:00:00Z", checks=[])
     assert "`gpuprov release my.yaml a`" in printed(report(node("a", quarantine=quarantine)), file="my.yaml")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.common.events import Events
+from provisioner.output.report import QuarantineOutput
 from provisioner.verify.baseline import MEASURES, Reached
 from provisioner.verify.check import ACTIONS
 from provisioner.verify.document import asdict
@@ -74,7 +75,9 @@ def fleet() -> Report:
     measures = tuple(
         Reached(m.name, m.unit, 1234.5, 1400.0, i != 0, 1500.0, slower=i % 2 == 0) for i, m in enumerate(MEASURES)
     )
-    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
+    quarantine = QuarantineOutput(
+        owner="gpuprov", reason="gpu.count: 7 of 8 GPUs answer; " * 4, since="2026-11-21T10:00:00Z", checks=[]
+    )
     nodes = [
         replace(
             node,

@@ -16,9 +16,11 @@ import pytest
 from provisioner.catalog import load
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Event, Events
+from provisioner.output.report import QuarantineOutput
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.report import write
 from provisioner.verify.report.compare import changes, earlier
+from provisioner.verify.report.document import report_document
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
 from provisioner.verify.report.terminal import NOT_LOOKED_AT, table
@@ -59,7 +61,7 @@ def fleet() -> Report:
 
 
 def test_the_json_has_its_stable_shape(fleet: Report) -> None:
-    document = json.loads(json.dumps(fleet.to_json()))
+    document = json.loads(json.dumps(report_document(fleet).to_json()))
     assert set(document) == {"ok", "nodes", "seconds", "simulated", "limits"}
     assert document["ok"] is False
     assert fleet.healthy_nodes == ("train-0", "infer-1")
@@ -71,7 +73,7 @@ def test_the_json_has_its_stable_shape(fleet: Report) -> None:
             assert check["status"] in ("pass", "fail", "unknown", "skip")
             assert check["action"] == "none" or check["status"] in ("fail", "unknown")
     real = replace(fleet, nodes=tuple(replace(node, simulated=False) for node in fleet.nodes))
-    assert "simulated" not in real.to_json()
+    assert "simulated" not in report_document(real).to_json()
 
 
 def test_junit_counts_what_it_holds(fleet: Report) -> None:
@@ -164,7 +166,9 @@ def test_the_page_in_a_browser(fleet: Report, layouts: dict[int, dict[str, Any]]
 
 def test_a_telephone_shows_the_whole_quarantine_and_breaks_no_word(fleet: Report, tmp_path: Path) -> None:
     """Short cells of wide tables stay in one line: those tables are scrolled."""
-    quarantine = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
+    quarantine = QuarantineOutput(
+        owner="gpuprov", reason="gpu.count: 7 of 8 GPUs answer; " * 4, since="2026-11-21T10:00:00Z", checks=[]
+    )
     nodes = tuple(replace(node, quarantine=quarantine) for node in fleet.nodes)
     previous_report = {
         "nodes": [{"name": node.name, "checks": [{"id": "gpu.count", "status": "fail"}]} for node in nodes]
@@ -263,7 +267,7 @@ def test_the_report_names_who_was_borrowed_and_who_met_nobody(fleet: Report) -> 
     report = replace(fleet, nodes=(first, second))
     text = " ".join(render(report).split())
     assert "a: measured with c and d, borrowed for it and not judged" in text and f"b: {reason}" in text
-    assert [row.get("borrowed") for row in report.to_json()["nodes"]] == [["c", "d"], None]
+    assert [row.get("borrowed") for row in report_document(report).to_json()["nodes"]] == [["c", "d"], None]
     condemned = replace(unmet, severity="fatal")
     text = " ".join(render(replace(report, nodes=(replace(second, checks=(*other_checks, condemned)),))).split())
     assert f"b: {reason}" not in text and "fabric.pairs" in text, "it stands among what is wrong"
@@ -274,7 +278,7 @@ def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> 
     node = fleet.nodes[0]
     later = CheckResult("load.x", "fatal", "skip", "none", message="only from level stress on")
     quick = replace(fleet, level="quick", nodes=(replace(node, checks=(*node.checks, later)),))
-    assert quick.to_json()["level"] == "quick"
+    assert report_document(quick).to_json()["level"] == "quick"
     text, later_count = render(quick), sum(check.later for check in node.checks)
     assert f", {later_count + 1} at higher levels only" in text
     assert "healthy at level quick (SIMULATED hardware)" in text
@@ -347,13 +351,15 @@ def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) ->
         (ours | {"reason": "gpu.count: 7; it stays until this has passed: load.completes"}, "load.completes"),
     ):
         text = " ".join(
-            render(replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=quarantine),))).split()
+            render(
+                replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=QuarantineOutput(**quarantine)),))
+            ).split()
         )
         assert out in text, text
 
 
 def test_the_page_names_quarantine_and_the_breaker(fleet: Report) -> None:
-    quarantine = {"owner": "<b>ops</b>", "reason": "RMA 4711", "since": "2026-11-21T10:00:00Z", "checks": []}
+    quarantine = QuarantineOutput(owner="<b>ops</b>", reason="RMA 4711", since="2026-11-21T10:00:00Z", checks=[])
     first = replace(fleet.nodes[0], quarantine=quarantine)
     breaker = Breaker(bad=("train-1", "infer-0"), quarantined=1, bound=1, nodes=5, check="nvlink.links", shared=1)
     text = html(replace(fleet, nodes=(first, *fleet.nodes[1:]), breaker=breaker))

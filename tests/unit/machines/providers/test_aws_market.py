@@ -138,7 +138,7 @@ def test_what_was_not_answered_is_unknown_with_the_reason_and_no_price(aws: Answ
     aws.rules[call] = rule
     fleet = [Wanted(machine(P4D), "us-east-1", 4, ("spot", "on-demand"), "train", "virginia", ("us-east-1a",))]
     heard = regions.listen(fleet, [], spot=False, of=lambda _: Ec2(once))
-    report = document(fleet, [], heard)
+    report = document(fleet, [], heard).to_json()
     spot, on_demand = report["groups"][0]["ways"]
     assert spot["each"] is None and spot["hour"] is None
     assert reason in spot["unknown"]
