@@ -91,7 +91,7 @@ lint: dev $(VENV)/.docs system-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 	$(BIN)/python scripts/module_table.py --check $$(dirname $$(grep -l module_table.py terraform/*/README.md))
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
-	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.machines.workspace.binary)
+	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.machines.terraform.binary)
 
 ## bench: the promises, measured against named rivals
 bench: dev system-sandbox

@@ -9,7 +9,7 @@ from pathlib import Path
 from provisioner import catalog, spec, stack
 from provisioner.machines.providers.aws.provider import Aws
 from provisioner.machines.providers.base import Place
-from provisioner.machines.workspace.render import main_tf
+from provisioner.machines.terraform.render import main_tf
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.stack.models import BaseImage
 

@@ -58,7 +58,7 @@ def build(
     """Make an image of each group of the recipe, prove it on the machine that it is for, and publish it."""
     from provisioner.cli.display import display
     from provisioner.lifecycle.images import commands, virtual
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     recipe = _open(file, sandbox, changes=True)
     commands.refuse_unbuildable(recipe)
@@ -107,7 +107,7 @@ def nightly(
     from provisioner.cli.display import display
     from provisioner.common.errors import Exit
     from provisioner.lifecycle.images import nightly as nights
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     time.sleep(random.uniform(0, jitter))  # noqa: S311 (spreads fleets in time, hides nothing)
     with display(quiet=json_) as show:
@@ -288,7 +288,7 @@ def prune(
     """Remove old builds; none that a channel, one of these locks or a machine uses."""
     from provisioner.lifecycle.images import commands
     from provisioner.lifecycle.images.prune import named_by
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     recipe = _open(file, sandbox, changes=True)
     if sandbox is None and not recipe.book.builds() and (in_sandbox := _open(file, None)).sandbox:

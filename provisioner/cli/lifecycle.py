@@ -75,7 +75,7 @@ def plan(
     from provisioner.cli.display import display
     from provisioner.lifecycle import planning
     from provisioner.lifecycle.session import open_cluster
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     with display(quiet=json_) as show:
         cluster = open_cluster(file, sandbox=sandbox)
@@ -98,7 +98,7 @@ def up(
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
     from provisioner.lifecycle.session import open_cluster
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()
@@ -273,7 +273,7 @@ def down(
     from provisioner.cli.output_folder import refuse_unwritable
     from provisioner.lifecycle import down as lifecycle
     from provisioner.lifecycle.session import open_to_remove
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     cluster = open_to_remove(file, sandbox=sandbox, note=lambda text: typer.echo(text, err=True))
     if not cluster.paths.exists():
@@ -363,7 +363,7 @@ def upgrade(
     from provisioner.cli.display import display
     from provisioner.lifecycle.session import open_cluster
     from provisioner.lifecycle.upgrade import command as lifecycle
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()

@@ -35,7 +35,7 @@ def replace(
     from provisioner.cli.lifecycle import print_result
     from provisioner.lifecycle.replace import command as replacement
     from provisioner.lifecycle.session import open_cluster
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()

@@ -54,7 +54,7 @@ def _ssh() -> Diagnosis:
 
 
 def _terraform() -> Diagnosis:
-    from provisioner.machines.workspace.binary import find
+    from provisioner.machines.terraform.binary import find
 
     try:
         binary = find()

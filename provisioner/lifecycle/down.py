@@ -20,7 +20,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.actions import NodeActions, end_without_machines
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.machines.providers.base import Provider
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import intent
 from provisioner.spec.site import CloudSite

@@ -26,8 +26,8 @@ from provisioner.machines.hosts import LEAVING, HostMachines
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.providers.cluster import MARK
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.plan.models import Plan
 from provisioner.rundir import fleet, intent, node_state, placement
 from provisioner.rundir.intent import IntendedNode, Intent

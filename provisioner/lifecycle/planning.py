@@ -15,7 +15,7 @@ from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.output.plan import (
     FindingOutput,
     PlannedNode,

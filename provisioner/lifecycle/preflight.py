@@ -11,7 +11,7 @@ from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.common.events import Events, Kind
 from provisioner.common.paths import private_dir
 from provisioner.common.preflight import Finding
-from provisioner.lifecycle import limits
+from provisioner.lifecycle import local_resources
 from provisioner.lifecycle.session import Cluster
 from provisioner.plan.models import Plan
 from provisioner.spec.site import JumpHost
@@ -23,7 +23,7 @@ PRIVATE = [ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168
 def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
     """Site → what keeps, or may keep, its machines from being made; "" has what concerns the whole fleet. Nothing is
     spent."""
-    fleet_findings = [*(cluster.sharing.findings if cluster.sharing else ()), *limits.findings(cluster, plan)]
+    fleet_findings = [*(cluster.sharing.findings if cluster.sharing else ()), *local_resources.findings(cluster, plan)]
     findings = {"": [*fleet_findings, *_packages(cluster, plan)]}
     for site in plan.sites():
         node_names = [node.name for node in cluster.nodes() if node.site == site]

@@ -19,7 +19,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import Removal, remove_site
 from provisioner.lifecycle.session import Cluster
 from provisioner.machines.base import NoCapacityError
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan
 from provisioner.rundir import intent, placement
 from provisioner.rundir.intent import Choice

@@ -20,7 +20,7 @@ from provisioner.transport import process
 
 T = TypeVar("T")
 STOP_S = 60.0
-"""How long each site's Terraform may take to end after Ctrl-C (as workspace.terraform.STOP_GRACE_S)."""
+"""How long each site's Terraform may take to end after Ctrl-C (as terraform.workspace.STOP_GRACE_S)."""
 
 
 def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:

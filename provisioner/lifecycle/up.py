@@ -21,7 +21,7 @@ from provisioner.lifecycle.site_choice import SiteChoices
 from provisioner.lifecycle.sites import Remaining, candidates, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node

@@ -13,7 +13,7 @@ import os
 
 from provisioner.sandbox import image
 from provisioner.sandbox.node_layer import TOOLS
-from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.runtime import Podman, ulimit_options
 
 NAME = "localhost/gpuprov-sandbox-disk"
 PACKAGES = (
@@ -67,7 +67,8 @@ def prepare(podman: Podman) -> str:
         name = f"gpuprov.image.{os.getpid()}.disk"  # image.sweep removes what a killed build leaves
         try:
             podman.run(
-                "run", "--interactive", "--name", name, *limits(), image.base_reference(), "sh", "-s", *PACKAGES,
+                "run", "--interactive", "--name", name, *ulimit_options(), image.base_reference(), "sh", "-s",
+                *PACKAGES,
                 stdin=INSTALL, deadline=DEADLINE_S,
             )  # fmt: skip
             podman.run("commit", "--quiet", name, _base(), deadline=300)

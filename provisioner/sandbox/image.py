@@ -19,7 +19,7 @@ from pathlib import Path
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.sandbox.deb import tar
 from provisioner.sandbox.node_layer import node_files
-from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.runtime import Podman, ulimit_options
 
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
@@ -270,7 +270,7 @@ def build_node(podman: Podman, base: str = "", reference: str = "", *, prepared:
         "--interactive",
         "--network",
         "none",
-        *limits(),
+        *ulimit_options(),
         "--env",
         "LC_ALL=C",
         base or base_reference(),

@@ -16,7 +16,7 @@ from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.jump_host import module_input
 from provisioner.sandbox.leftovers import leased
 from provisioner.sandbox.network import allocate_octet, node_numbers, of_octet
-from provisioner.sandbox.runtime import limits
+from provisioner.sandbox.runtime import ulimit_options
 from provisioner.sandbox.systems import system
 
 HARDWARE = "hardware"
@@ -53,7 +53,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     if on_disk := [name for name, group in nodes.items() if group.machine.name == DISK_BUILDER]:
         images |= dict.fromkeys(on_disk, disk_image(assets.podman))
     jumps = plan.spec.sites[site].jump_hosts(list(nodes)).values()
-    ulimits = dict(item.split("=") for item in limits()[1::2])
+    ulimits = dict(item.split("=") for item in ulimit_options()[1::2])
     return {
         "image": assets.image,
         "runtime": assets.podman.runtime,

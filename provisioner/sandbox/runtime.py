@@ -62,7 +62,7 @@ def _last_line(text: bytes) -> str:
     return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
 
 
-def limits() -> tuple[str, ...]:
+def ulimit_options() -> tuple[str, ...]:
     """The --ulimit arguments of a node, never above what this process itself may have."""
     options = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
@@ -133,7 +133,17 @@ def _try_runtimes(path: str) -> str:
             if shutil.which(runtime) is None:
                 reasons.append(f"{runtime} is not installed")
                 continue
-            command = [path, "--runtime", runtime, "run", "--rm", "--privileged", "--network", "none", *limits()]
+            command = [
+                path,
+                "--runtime",
+                runtime,
+                "run",
+                "--rm",
+                "--privileged",
+                "--network",
+                "none",
+                *ulimit_options(),
+            ]
             try:
                 done = subprocess.run(
                     [*command, "--rootfs", str(root), "/true"], capture_output=True, timeout=60, check=False

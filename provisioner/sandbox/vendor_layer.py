@@ -10,7 +10,7 @@ from provisioner.common.paths import data
 from provisioner.sandbox import image, packages
 from provisioner.sandbox.deb import File, tar
 from provisioner.sandbox.package_files import program
-from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.runtime import Podman, ulimit_options
 from provisioner.sandbox.sources import unit_file
 from provisioner.stack.models import Stack, VendorImage
 
@@ -67,7 +67,7 @@ def prepare(podman: Podman, stack: Stack, architecture: str) -> str:
     name = f"gpuprov.image.{os.getpid()}.vendor"  # image.sweep removes what a killed build leaves
     try:
         podman.run(
-            "run", "--name", name, "--interactive", "--network", "none", *limits(), "--env", "LC_ALL=C",
+            "run", "--name", name, "--interactive", "--network", "none", *ulimit_options(), "--env", "LC_ALL=C",
             image.node_reference(), "sh", "-c", INSTALL, stdin=content, deadline=DEADLINE_S,
         )  # fmt: skip
         podman.run(

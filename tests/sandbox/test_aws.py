@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.machines.workspace.binary import find as find_terraform
+from provisioner.machines.terraform.binary import find as find_terraform
 from provisioner.sandbox import faults
 from provisioner.stack import lockfile
 from tests.support import aws_provider, moto_aws, terraform_plugins

@@ -31,7 +31,7 @@ from provisioner.lifecycle.images.recipe import Recipe
 from provisioner.machines.providers import base as providers
 from provisioner.machines.providers import images as waiting
 from provisioner.machines.providers.base import Place, Provider
-from provisioner.machines.workspace import binary
+from provisioner.machines.terraform import binary
 from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage, Lock
 from provisioner.transport import ssh

@@ -38,8 +38,7 @@ from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_bo
 from provisioner.lifecycle import machines as site_machines
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sharing import lease, shared_files
-from provisioner.machines import existing
-from provisioner.machines import terraform as terraform_machines
+from provisioner.machines import existing, terraform_machines
 from provisioner.machines.providers import base as providers
 from provisioner.machines.providers.aws import errors as aws_errors
 from provisioner.machines.providers.baremetal import known_hosts
@@ -50,8 +49,7 @@ from provisioner.machines.providers.capacity import Choices, Way
 from provisioner.machines.providers.cloud_errors import CloudError
 from provisioner.machines.providers.orphans import Found, Thing
 from provisioner.machines.providers.removal import Order, Removal, forgotten
-from provisioner.machines.workspace import binary, render
-from provisioner.machines.workspace import terraform as workspace
+from provisioner.machines.terraform import binary, render, workspace
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node

@@ -29,7 +29,7 @@ LATE_S = 260.0
 HELD_S = (LOST_S + 5, DEAD_S + 5)
 """Of these, after which others try to take over."""
 STOP_S = 60.0
-"""For which a Terraform may go on whose command has lost its lease (workspace.terraform.STOP_GRACE_S)."""
+"""For which a Terraform may go on whose command has lost its lease (terraform.workspace.STOP_GRACE_S)."""
 
 
 @dataclass

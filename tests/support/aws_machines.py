@@ -34,7 +34,7 @@ from provisioner.lifecycle.images.builder import without_gpus
 from provisioner.machines.providers.sandbox.images import with_docker_store
 from provisioner.sandbox import assets, network
 from provisioner.sandbox.hardware import hardware
-from provisioner.sandbox.runtime import limits
+from provisioner.sandbox.runtime import ulimit_options
 from provisioner.sandbox.systems import system
 from provisioner.stack.models import Lock
 
@@ -85,7 +85,7 @@ class Machines:
         file = self.folder / f"{instance.id}.json"
         file.write_text(json.dumps(described))
         user = _user(instance.user_data.decode())
-        ulimits = dict(item.split("=") for item in limits()[1::2])
+        ulimits = dict(item.split("=") for item in ulimit_options()[1::2])
         name = self._name(f"{tags['gpuprov-node']}-{instance.id[-6:]}")
         self._run("create", "node", name, {
             "IMAGE": self.images.get(getattr(instance, "image_id", ""))

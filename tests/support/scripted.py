@@ -23,7 +23,7 @@ from provisioner.lifecycle.replace import command as replace
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import command as upgrade
 from provisioner.machines.providers.orphans import Thing
-from provisioner.machines.workspace import binary
+from provisioner.machines.terraform import binary
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
 GATES = Path(os.environ["GPUPROV_TEST_GATES"])

@@ -12,8 +12,8 @@ from provisioner import spec
 from provisioner.common.events import Events
 from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.machines.providers.cluster import Providers
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.plan.models import Plan
 from tests.support import plans
 

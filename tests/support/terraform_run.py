@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 
 
 def terraform(

@@ -10,7 +10,7 @@ from provisioner.common.paths import write_whole
 from provisioner.lifecycle import diff, second_boot, up, verifying
 from provisioner.lifecycle.images.manifest import Proof
 from provisioner.lifecycle.session import Cluster
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.stack import lockfile, request
 from provisioner.stack.models import GoldenImage, Lock
 

@@ -17,7 +17,7 @@ from provisioner.lifecycle import configuring, machines
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.machines.providers.images import Disks, Images
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, PlannedGroup, build_plan
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, Release, identity

@@ -18,7 +18,7 @@ from provisioner.lifecycle.images.builder import images_of
 from provisioner.lifecycle.images.journal import Journal
 from provisioner.lifecycle.images.manifest import Manifest
 from provisioner.lifecycle.images.recipe import Recipe
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 

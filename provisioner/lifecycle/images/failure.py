@@ -11,7 +11,7 @@ from provisioner.lifecycle.images import disk_images as disk
 from provisioner.lifecycle.images import virtual
 from provisioner.lifecycle.images.recipe import Recipe, opened, workplace
 from provisioner.lifecycle.images.work import BOOT, BUILD, Build, begun, delete_images, remove_cluster, removed
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.stack import lockfile
 
 

@@ -23,7 +23,7 @@ from provisioner.lifecycle.images import commands, page, pipeline, work
 from provisioner.lifecycle.images.book import utc_timestamp
 from provisioner.lifecycle.images.manifest import Inputs
 from provisioner.lifecycle.images.recipe import Recipe
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.spec import load
 
 HOOK_S = 300

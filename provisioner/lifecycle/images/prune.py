@@ -13,7 +13,7 @@ from provisioner.lifecycle.images import failure, work
 from provisioner.lifecycle.images.book import CHANNELS
 from provisioner.lifecycle.images.manifest import Manifest
 from provisioner.lifecycle.images.recipe import Recipe
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.stack import lockfile
 
 

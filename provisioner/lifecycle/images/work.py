@@ -17,7 +17,7 @@ from provisioner.lifecycle.images.recipe import Recipe, opened, workplace, writt
 from provisioner.lifecycle.images.use import region_of
 from provisioner.lifecycle.session import Cluster
 from provisioner.machines.providers.images import Images
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.stack.models import Lock
 
 ID = "%Y%m%d-%H%M%S"

@@ -25,7 +25,7 @@ from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import node_state
 from provisioner.rundir.fleet import Node

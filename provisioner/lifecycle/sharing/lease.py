@@ -35,7 +35,7 @@ LOST_S = 120.0
 """A run that could not renew its lease for so many seconds stops. Four renewals."""
 DEAD_S = 200.0
 """A holder that was not renewed for so many seconds is dead: `gpuprov unlock` removes it. A run that is only cut off
-has stopped by then: LOST_S, 60 s in which Terraform ends (workspace.terraform.STOP_GRACE_S), 10 s in which it is killed
+has stopped by then: LOST_S, 60 s in which Terraform ends (terraform.workspace.STOP_GRACE_S), 10 s in which it is killed
 (process.stop), and 10 s more."""
 WATCH_S = 1.0
 """Seconds between two looks at whether the lease is still renewed."""

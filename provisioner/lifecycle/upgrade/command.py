@@ -24,7 +24,7 @@ from provisioner.lifecycle.upgrade.actions import (
     leave_the_quarantined,
 )
 from provisioner.lifecycle.upgrade.journal import Journal, Step
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.output.upgrade import UpgradeNode, UpgradeOutput
 from provisioner.plan.models import build_plan
 from provisioner.rundir.fleet import Node

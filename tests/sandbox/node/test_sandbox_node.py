@@ -18,13 +18,13 @@ from provisioner import stack
 from provisioner.catalog import load
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Events
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from provisioner.sandbox import containers, faults, leftovers
 from provisioner.sandbox.assets import Assets, prepare
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.keys import keys
 from provisioner.sandbox.network import allocate_octet, of_octet, release_octet
-from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.runtime import Podman, ulimit_options
 from provisioner.spec import load as load_spec
 from tests.support.run_processes import until
 
@@ -161,7 +161,7 @@ def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Wo
     (script := workspace.path / "script").write_text("read x\n")
     ours = ("--name", name, "--annotation", f"gpuprov.octet={octet}", "--publish", f"{address}:22:22")
     for options in (ours, ("--name", "web")):
-        other.run(*storage, "run", "--detach", *limits(), *options, "--rootfs", f"{rootfs}:O", "sleep", "600")
+        other.run(*storage, "run", "--detach", *ulimit_options(), *options, "--rootfs", f"{rootfs}:O", "sleep", "600")
     ids = {row["Names"][0]: row["Id"] for row in json.loads(other.run(*storage, "ps", "--format", "json"))}
     command = ["conmon", str(script), "-n", name, "-c", ids["web"]]
     try:

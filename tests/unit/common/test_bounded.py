@@ -46,7 +46,7 @@ LOCAL_PROGRAMS = {
     "verify/health.py": "runs on the node",
     "verify/probe/load.py": "runs on the node",
     "verify/probe/runner.py": "runs on the node",
-    "machines/workspace/terraform.py": "terraform version",
+    "machines/terraform/workspace.py": "terraform version",
 }
 """Modules that take the whole output of a program, and of which. None is a way to a node: add no ssh here, use
 provisioner/common/bounded.py."""

@@ -19,10 +19,10 @@ from provisioner.machines.providers import capacity as ways
 from provisioner.machines.providers.base import Module, Place, Provider
 from provisioner.machines.providers.capacity import Choices, Way, do_without
 from provisioner.machines.providers.cloud_errors import AFTER, CloudError
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.json_log import Changes
-from provisioner.machines.workspace.terraform import Resource
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.json_log import Changes
+from provisioner.machines.terraform.workspace import Resource
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.stack.models import BaseImage
 from tests.support import plans
@@ -291,7 +291,7 @@ def test_what_was_asked_before_is_told_where_something_else_stops_the_run(tmp_pa
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr("provisioner.machines.terraform.time.sleep", slept.append)
+    monkeypatch.setattr("provisioner.machines.terraform_machines.time.sleep", slept.append)
     return slept
 
 

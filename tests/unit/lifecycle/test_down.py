@@ -13,9 +13,9 @@ from provisioner.common.errors import Diagnostic, GpuprovError, InputError, Prov
 from provisioner.common.paths import MADE_BY, private_dir
 from provisioner.lifecycle import down, machines
 from provisioner.lifecycle.session import Cluster, open_cluster, open_to_remove
-from provisioner.machines import terraform
+from provisioner.machines import terraform_machines as terraform
 from provisioner.machines.providers.sandbox.provider import Sandbox
-from provisioner.machines.workspace import binary
+from provisioner.machines.terraform import binary
 from provisioner.plan.models import build_plan
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node

@@ -18,7 +18,7 @@ from provisioner.machines import existing
 from provisioner.machines.hosts import HostMachines
 from provisioner.machines.providers.baremetal.provider import BareMetalHosts
 from provisioner.machines.providers.baremetal.site import BareMetalSite
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node

@@ -14,7 +14,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.providers.cluster import ACCOUNT, MARK, SETTINGS
-from provisioner.machines.workspace.binary import Binary
+from provisioner.machines.terraform.binary import Binary
 from provisioner.rundir.fleet import Node, save
 
 GROUPS = "groups: {train: {machine: p4d.24xlarge, count: 1}}\n"

@@ -18,9 +18,9 @@ from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.machines.base import Action, Planned
 from provisioner.machines.providers.base import Module, Place
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.terraform import Workspace
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.workspace import Workspace
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.output.plan import PlanOutput
 from provisioner.plan.models import Plan
 from tests.support import plans

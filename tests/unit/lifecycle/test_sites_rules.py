@@ -13,7 +13,7 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle import sites
 from provisioner.lifecycle.diff import absent_reports, compare
 from provisioner.lifecycle.session import open_cluster
-from provisioner.machines.workspace.terraform import STOP_GRACE_S
+from provisioner.machines.terraform.workspace import STOP_GRACE_S
 from provisioner.rundir import fleet
 
 

@@ -13,10 +13,10 @@ import pytest
 from provisioner.common.errors import ProviderError
 from provisioner.common.events import Event, Events
 from provisioner.machines.providers.base import Module, Place, Standing
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.json_log import Changes
-from provisioner.machines.workspace.terraform import Resource
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.json_log import Changes
+from provisioner.machines.terraform.workspace import Resource
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.plan.models import Plan
 from tests.support import plans
 

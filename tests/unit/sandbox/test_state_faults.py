@@ -10,8 +10,8 @@ import pytest
 from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Events
 from provisioner.common.paths import ERRORED, STATE, STATE_BACKUP
-from provisioner.machines.workspace import binary
-from provisioner.machines.workspace.terraform import Workspace
+from provisioner.machines.terraform import binary
+from provisioner.machines.terraform.workspace import Workspace
 from provisioner.sandbox import state_faults
 
 TEXT = 'resource "terraform_data" "node" {\n  for_each = toset(["a", "b"])\n  input    = each.key\n}\n'

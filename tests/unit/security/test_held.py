@@ -26,7 +26,7 @@ from provisioner import spec
 from provisioner.common.errors import GpuprovError, InputError
 from provisioner.common.image_reference import parse
 from provisioner.common.paths import ClusterPaths, private_dir
-from provisioner.machines.workspace.hcl import hcl
+from provisioner.machines.terraform.hcl import hcl
 from provisioner.sandbox.keys import keys
 from provisioner.stack import registry
 from provisioner.stack.fetch import Fetch

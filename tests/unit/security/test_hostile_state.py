@@ -10,8 +10,8 @@ import pytest
 
 from provisioner.common.errors import ProviderError
 from provisioner.common.events import Events
-from provisioner.machines.workspace import binary
-from provisioner.machines.workspace.terraform import Workspace
+from provisioner.machines.terraform import binary
+from provisioner.machines.terraform.workspace import Workspace
 
 MAIN = 'terraform {\n  backend "local" {\n    path = "terraform.tfstate"\n  }\n}\noutput "nodes" {\n  value = {}\n}\n'
 STATE = {

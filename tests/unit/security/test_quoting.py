@@ -1,7 +1,7 @@
 """The name of a folder is never read as anything else: by a shell, ssh, Ansible, testinfra, Terraform.
 
 `up` itself runs in such a folder in tests/sandbox (fixture `p4d`), Ansible in test_hostile_facts.py, ssh in
-tests/unit/transport/test_ssh.py, Terraform's values in tests/unit/machines/workspace/test_hcl.py.
+tests/unit/transport/test_ssh.py, Terraform's values in tests/unit/machines/terraform/test_hcl.py.
 """
 
 from __future__ import annotations

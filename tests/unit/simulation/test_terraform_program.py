@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.machines.workspace import binary
+from provisioner.machines.terraform import binary
 from tests.simulation.terraform_program import STATE, Failed, Terraform
 from tests.simulation.world import World
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.common.errors import Diagnostic
-from provisioner.machines.providers.alicloud import errors, roles, tagged_resources
+from provisioner.machines.providers.alicloud import errors, ram_roles, tagged_resources
 from provisioner.machines.providers.alicloud.client import Region
 from provisioner.machines.providers.alicloud.findings import credentials
 from provisioner.machines.providers.orphans import Found, Thing
@@ -34,7 +34,7 @@ class InRegion(Removal):
 
     order = Order(
         machines=("instance",), linger=("NAT gateway",),
-        then=("elastic IP address", "disk", "key pair", "deployment set", roles.KIND),
+        then=("elastic IP address", "disk", "key pair", "deployment set", ram_roles.KIND),
         network=("security group", "vSwitch", "VPC"),
     )  # fmt: skip
 
@@ -46,8 +46,8 @@ class InRegion(Removal):
         return query(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, resource: Thing) -> None:
-        if resource.kind == roles.KIND:
-            roles.delete(self._region, resource.id)
+        if resource.kind == ram_roles.KIND:
+            ram_roles.delete(self._region, resource.id)
             return
         service, call, arguments = HOW[resource.kind]
         with gone_is_fine():

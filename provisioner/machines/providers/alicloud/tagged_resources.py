@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.common.text import plural
-from provisioner.machines.providers.alicloud import roles, tags
+from provisioner.machines.providers.alicloud import ram_roles, tags
 from provisioner.machines.providers.alicloud.client import Region
 from provisioner.machines.providers.alicloud.findings import unknown
 from provisioner.machines.providers.orphans import Found, Thing
@@ -72,10 +72,10 @@ def find(region: Region) -> Found:
             finding = unknown(plural(kind.title), error, kind.permission)
             puzzles.append(f"whether there are {plural(kind.title)}: {finding.message} ({finding.action})")
     try:
-        resources += roles.find(region)
+        resources += ram_roles.find(region)
     except Trouble as error:
-        finding = unknown(plural(roles.KIND), error, "ram:ListRoles")
-        puzzles.append(f"whether there are {plural(roles.KIND)}: {finding.message} ({finding.action})")
+        finding = unknown(plural(ram_roles.KIND), error, "ram:ListRoles")
+        puzzles.append(f"whether there are {plural(ram_roles.KIND)}: {finding.message} ({finding.action})")
     return Found(tuple(resources), tuple(puzzles))
 
 

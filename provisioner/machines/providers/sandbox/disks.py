@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provisioner.sandbox import disk_layer
-from provisioner.sandbox.runtime import find_podman, limits
+from provisioner.sandbox.runtime import find_podman, ulimit_options
 
 RUN_S = 1200.0
 """Seconds for an initramfs of every kernel on a slow disk."""
@@ -25,7 +25,7 @@ class SandboxDisks:
         ]
         try:
             podman.run(
-                "run", "--interactive", "--name", name, "--network", "none", *limits(), *environment_arguments,
+                "run", "--interactive", "--name", name, "--network", "none", *ulimit_options(), *environment_arguments,
                 "--volume", f"{esp.absolute()}:/boot/efi", image, "sh", "-s",
                 stdin=disk_layer.AS_A_MACHINE + script, deadline=RUN_S,
             )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from provisioner.machines.providers.orphans import Found, Thing
 from provisioner.machines.providers.removal import PAUSE_S, WAIT_S, Order, Removal, query
-from provisioner.machines.providers.tencent import roles, tagged_resources
+from provisioner.machines.providers.tencent import cam_roles, tagged_resources
 from provisioner.machines.providers.tencent.client import Region
 from provisioner.machines.providers.tencent.findings import credentials
 from provisioner.machines.providers.trouble import Trouble, gone_is_fine
@@ -41,7 +41,7 @@ class InRegion(Removal):
 
     order = Order(
         machines=("instance",), linger=("NAT gateway",),
-        then=("elastic IP address", "placement group", "key pair", roles.KIND),
+        then=("elastic IP address", "placement group", "key pair", cam_roles.KIND),
         network=("security group", "subnet", "VPC"),
     )  # fmt: skip
 
@@ -53,8 +53,8 @@ class InRegion(Removal):
         return query(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, resource: Thing) -> None:
-        if resource.kind == roles.KIND:
-            roles.delete(self._region, resource.id)
+        if resource.kind == cam_roles.KIND:
+            cam_roles.delete(self._region, resource.id)
             return
         service, call, argument, several = HOW[resource.kind]
         with gone_is_fine():

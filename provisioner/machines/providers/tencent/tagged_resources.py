@@ -14,7 +14,7 @@ from typing import Any
 from provisioner.common.text import plural
 from provisioner.machines.providers.orphans import Found, Thing
 from provisioner.machines.providers.removal import HOLDS_DATA
-from provisioner.machines.providers.tencent import roles
+from provisioner.machines.providers.tencent import cam_roles
 from provisioner.machines.providers.tencent.client import Region
 from provisioner.machines.providers.tencent.findings import unknown
 from provisioner.machines.providers.trouble import Trouble
@@ -75,10 +75,10 @@ def find(region: Region) -> Found:
             finding = unknown(plural(kind.name), error, f"{kind.service}:{kind.call}")
             unanswered.append(f"whether there are {plural(kind.name)}: {finding.message} ({finding.action})")
     try:
-        resources += roles.find(region)
+        resources += cam_roles.find(region)
     except Trouble as error:
-        finding = unknown(plural(roles.KIND), error, "cam:DescribeRoleList")
-        unanswered.append(f"whether there are {plural(roles.KIND)}: {finding.message} ({finding.action})")
+        finding = unknown(plural(cam_roles.KIND), error, "cam:DescribeRoleList")
+        unanswered.append(f"whether there are {plural(cam_roles.KIND)}: {finding.message} ({finding.action})")
     return Found(tuple(resources), tuple(unanswered))
 
 

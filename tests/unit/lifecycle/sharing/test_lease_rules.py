@@ -18,7 +18,7 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.sharing import lease
 from provisioner.lifecycle.sharing.lease import HOLDER, Holder, Lease, LeaseState, clear, current
 from provisioner.machines.providers.state import Conflict
-from provisioner.machines.workspace.terraform import STOP_GRACE_S
+from provisioner.machines.terraform.workspace import STOP_GRACE_S
 from tests.unit.lifecycle.sharing.test_lease import Run, Store, ann, fast, foreign, store, unreachable
 
 __all__ = ["ann", "fast", "store"]

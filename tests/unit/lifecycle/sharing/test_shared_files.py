@@ -32,7 +32,7 @@ from provisioner.machines.providers.aws import bucket as s3
 from provisioner.machines.providers.aws.provider import Aws
 from provisioner.machines.providers.aws.remote_state import remote
 from provisioner.machines.providers.base import Place
-from provisioner.machines.workspace.render import main_tf
+from provisioner.machines.terraform.render import main_tf
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.node_state import NodeProgress
 from provisioner.rundir.release import Ledger

@@ -137,7 +137,7 @@ def calls() -> set[str]:
                 arguments = [argument.value for argument in node.args[:2] if isinstance(argument, ast.Constant)]
                 if len(arguments) == 2:
                     called_actions.add(":".join(map(str, arguments)))
-    source = (FOLDER / "roles.py").read_text(encoding="utf-8")
+    source = (FOLDER / "ram_roles.py").read_text(encoding="utf-8")
     called_actions |= {f"ram:{action}" for action in re.findall(r'_delete_if_present\(region, "(\w+)"', source)}
     return called_actions - {"sts:GetCallerIdentity"}
 

@@ -20,7 +20,7 @@ from provisioner.machines.providers.alicloud.bucket import Bucket
 from provisioner.machines.providers.alicloud.oss import Oss
 from provisioner.machines.providers.alicloud.state import OssState
 from provisioner.machines.providers.state import Conflict
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from tests.support import oss_api
 from tests.support.alicloud_api import Account
 from tests.support.oss_api import Store

@@ -22,7 +22,7 @@ from provisioner.machines.providers.aws.rules import THROUGHPUT
 from provisioner.machines.providers.aws.site import AwsSite
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.capacity import Choices, Way
-from provisioner.machines.workspace.render import main_tf
+from provisioner.machines.terraform.render import main_tf
 from provisioner.plan.models import Plan
 from provisioner.stack.fetch import Answer
 from provisioner.stack.models import BaseImage

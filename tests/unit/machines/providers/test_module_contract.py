@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.common.paths import data
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from tests.support import terraform_plugins
 from tests.support.schema_provider import Cloud, serving
 from tests.support.schema_provider.cloud import names

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from provisioner.machines.providers.base import Place, provider_of
-from provisioner.machines.workspace.render import render
+from provisioner.machines.terraform.render import render
 from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage

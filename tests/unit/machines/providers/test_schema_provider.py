@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from tests.support.schema_provider import Cloud
 from tests.support.schema_provider.cloud import HERE, known, schema
 

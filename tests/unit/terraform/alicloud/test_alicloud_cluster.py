@@ -15,7 +15,7 @@ from provisioner.cli.main import run
 from provisioner.common.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.session import Cluster, open_cluster
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import fleet
 from provisioner.stack import lockfile

@@ -24,7 +24,7 @@ from provisioner.common.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
 from provisioner.lifecycle.session import open_cluster
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from provisioner.plan.models import PlannedGroup, build_plan
 from provisioner.rundir import fleet
 from provisioner.stack import lockfile

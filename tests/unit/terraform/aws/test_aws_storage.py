@@ -14,8 +14,8 @@ import pytest
 from provisioner.cli.main import run
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.session import open_cluster
-from provisioner.machines.workspace.binary import find
-from provisioner.machines.workspace.terraform import PLAN_FILE
+from provisioner.machines.terraform.binary import find
+from provisioner.machines.terraform.workspace import PLAN_FILE
 from provisioner.plan.models import build_plan
 from provisioner.stack import lockfile
 from tests.support import terraform_plugins

@@ -18,7 +18,7 @@ from provisioner.machines.providers.azure.module import AzureModule
 from provisioner.machines.providers.azure.provider import Azure
 from provisioner.machines.providers.base import Place
 from provisioner.machines.providers.capacity import Choices, Way
-from provisioner.machines.workspace.render import render
+from provisioner.machines.terraform.render import render
 from provisioner.plan.models import Plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage

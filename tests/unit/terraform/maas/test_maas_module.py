@@ -21,8 +21,8 @@ from provisioner.machines.providers.baremetal.maas import MaasApi
 from provisioner.machines.providers.baremetal.provider import BareMetal
 from provisioner.machines.providers.baremetal.site import BareMetalSite
 from provisioner.machines.providers.base import Place
-from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
+from provisioner.machines.terraform_machines import Root, TerraformMachines
 from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage
 from tests.support import plans

@@ -15,7 +15,7 @@ import pytest
 
 from provisioner import catalog
 from provisioner.common.paths import data
-from provisioner.machines.workspace.binary import find
+from provisioner.machines.terraform.binary import find
 from tests.support.schema_provider import Cloud
 
 MACHINE = "tencentcloud_instance"

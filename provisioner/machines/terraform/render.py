@@ -15,7 +15,7 @@ import jinja2
 
 from provisioner.common import directories, paths
 from provisioner.machines.providers.base import Module
-from provisioner.machines.workspace.hcl import hcl
+from provisioner.machines.terraform.hcl import hcl
 from provisioner.plan.models import Plan
 from provisioner.spec.site import CloudSite
 

@@ -12,10 +12,10 @@ import pytest
 from provisioner.common.errors import LockedError, ProviderError
 from provisioner.common.events import Event, Events
 from provisioner.common.paths import ERRORED
-from provisioner.machines.workspace import terraform
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.json_log import Changes
-from provisioner.machines.workspace.terraform import Resource, Workspace
+from provisioner.machines.terraform import workspace as terraform
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.json_log import Changes
+from provisioner.machines.terraform.workspace import Resource, Workspace
 
 SCRIPT = """\
 here=$(dirname "$0")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.machines.workspace.binary import find
-from provisioner.machines.workspace.hcl import hcl
+from provisioner.machines.terraform.binary import find
+from provisioner.machines.terraform.hcl import hcl
 
 HOSTILE = [
     '${file("/etc/passwd")}',

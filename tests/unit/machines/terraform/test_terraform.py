@@ -15,9 +15,10 @@ import pytest
 from provisioner.common.errors import GpuprovError, LockedError, ProviderError
 from provisioner.common.events import Event, Events
 from provisioner.common.paths import ERRORED
-from provisioner.machines.workspace import binary, terraform
-from provisioner.machines.workspace.json_log import Changes, JsonLog, from_text
-from provisioner.machines.workspace.terraform import Workspace
+from provisioner.machines.terraform import binary
+from provisioner.machines.terraform import workspace as terraform
+from provisioner.machines.terraform.json_log import Changes, JsonLog, from_text
+from provisioner.machines.terraform.workspace import Workspace
 
 pytestmark = pytest.mark.heavy
 

@@ -18,10 +18,10 @@ from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Module, Provider
 from provisioner.machines.providers.capacity import Instead
 from provisioner.machines.providers.cloud_errors import CODES, CloudError, error_lines, hints
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.json_log import Changes
-from provisioner.machines.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.machines.workspace.terraform import Resource, Workspace
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.json_log import Changes
+from provisioner.machines.terraform.render import Backend, outputs_to_nodes, render
+from provisioner.machines.terraform.workspace import Resource, Workspace
 from provisioner.plan.models import Plan
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node

@@ -18,8 +18,8 @@ from provisioner.common import directories
 from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.common.events import Events
 from provisioner.common.paths import ERRORED, naming, private_dir, write_whole
-from provisioner.machines.workspace.binary import Binary
-from provisioner.machines.workspace.json_log import Changes, JsonLog, from_text, refused
+from provisioner.machines.terraform.binary import Binary
+from provisioner.machines.terraform.json_log import Changes, JsonLog, from_text, refused
 from provisioner.transport import keeper, process
 
 STOP_GRACE_S = 60.0

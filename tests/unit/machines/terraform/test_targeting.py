@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from provisioner.common.events import Events
-from provisioner.machines.workspace.json_log import JsonLog
+from provisioner.machines.terraform.json_log import JsonLog
 
 
 def test_warnings_about_targeting_are_not_shown() -> None:

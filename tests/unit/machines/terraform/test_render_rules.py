@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.common import paths
 from provisioner.machines.providers.base import Module
-from provisioner.machines.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner.machines.terraform.render import main_tf, outputs_to_nodes, render
 from provisioner.plan.models import Plan
 from tests.support import plans
 

@@ -1,8 +1,8 @@
 """What a fleet of this size needs of this computer and of gpuprov's own files, compared with what there is before any
 machine is made: a limit that is met later is met when machines are paid.
 
-LIMITS has a row for each of them; docs/reference/cluster-yaml.md has them for people. What grows with the fleet and
-has no row has no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
+REQUIREMENTS has a row for each of them; docs/reference/cluster-yaml.md has them for people. What grows with the fleet
+and has no row has no limit: Ansible and the probe get node names by file and by standard input, hooks run in turns.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Requirement:
     """`needed` of a fleet and `available` (None: no limit), in the unit of `shown`. `message` and `action` are texts
     with {nodes}, {needed}, {available}, {number} (what is needed, without its unit) and {folder}."""
 
@@ -95,7 +95,7 @@ class Limit:
 def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
     """What of this computer, or of a file, a fleet of this size would run into. Nothing is made or asked."""
     fleet = Fleet(cluster, plan)
-    result = [finding for limit in LIMITS if (finding := limit.finding(fleet)) is not None]
+    result = [finding for row in REQUIREMENTS if (finding := row.finding(fleet)) is not None]
     try:
         ssh.refuse_no_control_dir()
     except GpuprovError as error:
@@ -180,53 +180,53 @@ def _memory(_: Fleet) -> int | None:
         return None
 
 
-LIMITS = (
-    Limit(
+REQUIREMENTS = (
+    Requirement(
         "run directory", lambda fleet: fleet.nodes * RECORD_BYTES, lambda _: stored.LIMIT,
         "{nodes} nodes need {needed} in a file of {folder}, and {available} of one are read",
         "split the fleet into several clusters", shown=_mib,
     ),
-    Limit(
+    Requirement(
         "shared state", lambda fleet: fleet.nodes * SHARED_BYTES if fleet.cluster.sharing else 0,
         lambda _: shared_files.LIMIT,
         "{nodes} nodes need {needed} of shared files, and at most {available} are shared between operators",
         "split the fleet into several clusters, or keep the state of this one on one computer (state.backend: local)",
         shown=_mib,
     ),
-    Limit(
+    Requirement(
         "run directory", lambda fleet: len(os.fsencode(fleet.root)) + LONGEST_FILE, lambda _: PATH_MAX - 1,
         "paths in {folder} would have {needed} bytes, and Linux takes {available}",
         "move cluster.yaml to a folder with a shorter path",
     ),
-    Limit(
+    Requirement(
         "disk space", _run_bytes, _free_bytes,
         "a run with {nodes} nodes needs {needed} in {folder}, and {available} are free there",
         "free space on that file system, or move cluster.yaml and .gpuprov to a larger one", shown=_mib,
     ),
-    Limit(
+    Requirement(
         "disk space", _run_files, _free_files,
         "a run with {nodes} nodes makes {needed} files in {folder}, and {available} more can be made there (df -i)",
         "free inodes on that file system, or move cluster.yaml and .gpuprov to one with more",
         shown=_count,
     ),
-    Limit(
+    Requirement(
         "Terraform", _argument_bytes, _arguments_max,
         "recreating all machines of a site needs {needed} of arguments, and a process of this shell takes {available}",
         "raise the stack limit, a quarter of which is for arguments: `ulimit -s unlimited`", shown=_kib,
     ),
-    Limit(
+    Requirement(
         "hooks", _open_files, lambda _: _limit_of(resource.RLIMIT_NOFILE, hard=True),
         "{nodes} nodes, with hooks that run on them, need {needed} open files; a process of this shell has at most "
         "{available}",
         "raise the hard limit of open files: `ulimit -Hn {number}` as root, or nofile in limits.conf(5)",
     ),
-    Limit(
+    Requirement(
         "ssh", lambda fleet: fleet.nodes + process.OTHER_OPEN_FILES,
         lambda _: _limit_of(resource.RLIMIT_NPROC, hard=False) if os.geteuid() else None,
         "ssh keeps a process for each connection: {nodes} nodes need {needed} processes, and you may have {available}",
         "raise the limit of processes: `ulimit -u {number}`, or nproc in limits.conf(5)", status="warning",
     ),
-    Limit(
+    Requirement(
         "memory", lambda fleet: 0 if fleet.plan.simulated else fleet.nodes * MEMORY_BYTES, _memory,
         "a verdict on {nodes} nodes needs some {needed} of memory, and {available} are available",
         "run gpuprov on a computer with more memory", shown=_mib, status="warning",

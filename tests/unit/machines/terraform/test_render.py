@@ -15,8 +15,8 @@ from provisioner import spec
 from provisioner.common import paths
 from provisioner.common.errors import InputError
 from provisioner.machines.providers.base import Module, ProviderBlock
-from provisioner.machines.workspace.binary import find
-from provisioner.machines.workspace.render import main_tf, outputs_to_nodes, render
+from provisioner.machines.terraform.binary import find
+from provisioner.machines.terraform.render import main_tf, outputs_to_nodes, render
 from provisioner.plan.models import Plan
 from tests.support import plans
 
