@@ -39,6 +39,11 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PLAIN_SPINNER = "-\\|/"
 
 
+def print_event(event: Event, prefix: str = "") -> None:
+    """One event on standard error, with its node."""
+    print(f"{prefix}{event.node}: {event.message}" if event.node else f"{prefix}{event.message}", file=sys.stderr)
+
+
 class Lines:
     """One line per event that matters: for logs, CI and pipes. `quiet`: of warnings and failures alone, beside a
     document on standard output."""

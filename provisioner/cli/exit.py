@@ -11,16 +11,13 @@ import contextlib
 import errno
 import io
 import os
-import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from provisioner import __version__
-from provisioner.common import ownership
 from provisioner.common.errors import Exit, GpuprovError, InputError, Interrupted, Problem
 from provisioner.transport.process import interrupted
 
@@ -59,15 +56,6 @@ class Ending:
             "error": {"code": self.error_code, "message": self.message, "where": self.where, "hint": self.hint},
             "problems": [asdict(problem) for problem in self.problems],
         }
-
-
-def typed(
-    command: str, file: Path, *, sandbox: bool | None, sites: Sequence[str] = (), names: Sequence[str] = ()
-) -> str:  # fmt: skip
-    """A command on a file and nodes of it, to be typed as it is: with sudo for a person who came with it."""
-    program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
-    only = "".join([*(f" {name}" for name in names), *(f" --site {site}" for site in sites)])
-    return f"{program} {command} {shlex.quote(str(file))}{only}{' --sandbox' if sandbox else ''}"
 
 
 @contextlib.contextmanager

@@ -9,10 +9,11 @@ import typer
 
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable, typed
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
 from provisioner.common.errors import GpuprovError
 from provisioner.common.text import counted, printable
+from provisioner.common.typed_command import typed
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.images.recipe import Recipe

@@ -12,10 +12,11 @@ import typer
 
 from provisioner.cli import json_output, tables
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable, typed
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, Sandbox, Sites, TerraformBinary, Yes
 from provisioner.common.errors import Declined, Exit, GpuprovError
 from provisioner.common.text import counted
+from provisioner.common.typed_command import typed
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines

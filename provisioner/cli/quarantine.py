@@ -67,5 +67,7 @@ def _open(file: Path, sandbox: bool | None) -> Cluster:
 
 
 def _tell_warning(event: Event) -> None:
+    from provisioner.cli.display import print_event
+
     if event.kind == "warning":
-        typer.echo(f"warning: {event.node}: {event.message}" if event.node else f"warning: {event.message}", err=True)
+        print_event(event, "warning: ")

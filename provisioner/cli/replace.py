@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable, typed
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.common.errors import Declined
 from provisioner.common.text import counted
+from provisioner.common.typed_command import typed
 
 
 def replace(

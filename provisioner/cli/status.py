@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner.cli import json_output, tables
-from provisioner.cli.exit import typed
 from provisioner.cli.options import Json, Sandbox
 from provisioner.cli.status_table import table
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import few, printable
-from provisioner.common.typed_command import completed, typed_file
+from provisioner.common.typed_command import completed, typed, typed_file
 
 if TYPE_CHECKING:
     from provisioner.output.status import StatusOutput, StatusRun

@@ -247,8 +247,10 @@ def _screen(*, as_json: bool) -> AbstractContextManager[Subscriber]:
 
 def _tell_quarantine(event: Event) -> None:
     """What a verdict did to nodes is said even where nothing else is."""
+    from provisioner.cli.display import print_event
+
     if event.stage == "quarantine" and event.kind in ("warning", "done"):
-        print(f"{event.node}: {event.message}" if event.node else event.message, file=sys.stderr)
+        print_event(event)
 
 
 def facts(

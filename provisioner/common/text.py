@@ -36,6 +36,15 @@ def printable(value: Any) -> Any:
     return value
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands before a port.
+
+    >>> bracketed("10.0.0.4"), bracketed("fd00::4")
+    ('10.0.0.4', '[fd00::4]')
+    """
+    return f"[{host}]" if ":" in host else host
+
+
 def one_line(text: str, limit: int = 300) -> str:
     """A name or a sentence of somebody else's on one line: what ends a line is written out too, and what is longer than
     `limit` characters is cut in the middle.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from provisioner import catalog
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths, write_whole
+from provisioner.common.text import bracketed
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
 from provisioner.rundir.fleet import Node
@@ -54,12 +55,13 @@ def write(
 
 def _of_node(node: Node, local: bool, plan: Plan) -> dict[str, str]:
     """Variables of one host. This very machine is reached without ssh. Exporters listen on the address that a cloud has
-    given the machine; a machine of one's own may be known by a name, or by an address that is not its own."""
+    given the machine, IPv6 in brackets as before a port. A machine of one's own may be known by a name, or by an
+    address that is not its own."""
     is_of_cloud = isinstance(plan.spec.sites.get(node.site), CloudSite)
     variables = {
         "gpuprov_node": node.name,
         "gpuprov_private_address": node.private_address,
-        "gpuprov_listen_address": node.private_address if is_of_cloud else "",
+        "gpuprov_listen_address": bracketed(node.private_address) if is_of_cloud else "",
     }
     variables |= {"gpuprov_user": node.user} if node.user else {}
     return variables | ({"ansible_connection": "local"} if local else {})

@@ -17,7 +17,7 @@ from provisioner.machines.base import Action, DestroyRefusedError, NoCapacityErr
 from provisioner.machines.providers import capacity
 from provisioner.machines.providers.base import Module, Provider
 from provisioner.machines.providers.capacity import Instead
-from provisioner.machines.providers.cloud_errors import CODES, CloudError, error_lines, hints
+from provisioner.machines.providers.cloud_errors import ERROR_CODES, CloudError, error_lines, hints
 from provisioner.machines.terraform.binary import Binary
 from provisioner.machines.terraform.json_log import Changes
 from provisioner.machines.terraform.render import Backend, outputs_to_nodes, render
@@ -315,7 +315,7 @@ class TerraformMachines:
         hint = "; ".join(filter(None, (hints(errors), error.hint)))
         return ProviderError(
             f"{command} failed:\n    " + "\n    ".join(lines), where=f"site {self.site}", hint=hint,
-            diagnostics=error.diagnostics, code=CODES.get(errors[0].kind, ""),
+            diagnostics=error.diagnostics, code=ERROR_CODES.get(errors[0].kind, ""),
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -115,7 +115,7 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
             continue
         if not group.has_dcgm:
             yield f"GPU readings of group {group.name}: DCGM does not read {group.gpu.model}; its checks are watched"
-        elif group.mig and fleet.exports_dcgm:
+        elif group.mig and group in fleet.dcgm_groups:
             yield f"use of the GPUs of group {group.name}: DCGM gives no utilization of a GPU that MIG cuts up"
         if group.machine.network.kind == "efa":
             yield f"EFA counters of group {group.name}: node_exporter does not read them; checks efa.* are watched"

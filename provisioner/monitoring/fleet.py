@@ -45,6 +45,7 @@ class WatchedFleet:
     health_minutes: int | None
     exports_dcgm: bool
 
+    @property
     def dcgm_groups(self) -> tuple[WatchedGroup, ...]:
         """Those whose nodes export DCGM's metrics."""
         return tuple(group for group in self.groups if group.has_dcgm) if self.exports_dcgm else ()

@@ -39,7 +39,7 @@ def objects(
     result = [_rule(fleet)]
     for job, port in ((NODE_JOB, NODE_EXPORTER_PORT), (DCGM_JOB, DCGM_EXPORTER_PORT)):
         for (name, site), members in sorted(by_group.items()):
-            if job == NODE_JOB or (groups[name].has_dcgm and fleet.exports_dcgm):
+            if job == NODE_JOB or groups[name] in fleet.dcgm_groups:
                 result += _services(fleet, groups[name], site, job, port, members)
         result.append(_monitor(fleet, job))
     result += (_dashboard(fleet, name, board) for name, board in dashboards.items())

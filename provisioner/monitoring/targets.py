@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 from typing import Any
 
+from provisioner.common.text import bracketed
 from provisioner.monitoring.fleet import WatchedFleet
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB
 from provisioner.rundir.fleet import Node
@@ -25,7 +26,7 @@ def targets(fleet: WatchedFleet, nodes: Iterable[Node]) -> dict[str, list[dict[s
             continue
         labels = {**fleet.labels(group, node.name), "site": node.site}
         jobs[NODE_JOB].append(_target(node, NODE_EXPORTER_PORT, labels))
-        if group.has_dcgm and fleet.exports_dcgm:
+        if group in fleet.dcgm_groups:
             jobs[DCGM_JOB].append(_target(node, DCGM_EXPORTER_PORT, labels))
     return {job: rows for job, rows in jobs.items() if rows}
 
@@ -51,5 +52,4 @@ def is_ip(host: str) -> bool:
 
 
 def _target(node: Node, port: int, labels: dict[str, str]) -> dict[str, Any]:
-    host = address(node)
-    return {"targets": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"], "labels": labels}
+    return {"targets": [f"{bracketed(address(node))}:{port}"], "labels": labels}

@@ -15,11 +15,8 @@ OTHERS = {"train-0": True, "desk-0": True}
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[SandboxCluster]:
-    sandbox_cluster = SandboxCluster.of_example("three-sites", tmp_path)
-    try:
+    with SandboxCluster.standing_example("three-sites", tmp_path) as sandbox_cluster:
         yield sandbox_cluster
-    finally:
-        sandbox_cluster.down()
 
 
 def test_a_site_without_machines_is_left_out_and_comes_with_the_next_run(fleet: SandboxCluster) -> None:

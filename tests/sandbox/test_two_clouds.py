@@ -15,11 +15,8 @@ TYPES = {"ohio": "p4d.24xlarge", "east": "Standard_ND96asr_v4"}
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[SandboxCluster]:
-    sandbox_cluster = SandboxCluster.of_example("two-clouds", tmp_path)
-    try:
+    with SandboxCluster.standing_example("two-clouds", tmp_path) as sandbox_cluster:
         yield sandbox_cluster
-    finally:
-        sandbox_cluster.down()
 
 
 def test_without_capacity_at_aws_the_fleet_is_azures(fleet: SandboxCluster) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,16 @@ class SandboxCluster:
         file = folder / "cluster.yaml"
         file.write_text(text, encoding="utf-8")
         return cls(file, name)
+
+    @classmethod
+    @contextlib.contextmanager
+    def standing_example(cls, example: str, folder: Path) -> Iterator[SandboxCluster]:
+        """A copy of an example, which is taken down at the end."""
+        cluster = cls.of_example(example, folder)
+        try:
+            yield cluster
+        finally:
+            cluster.down()
 
     @property
     def root(self) -> Path:

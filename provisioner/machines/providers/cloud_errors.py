@@ -31,7 +31,7 @@ AFTER: Mapping[Class, Then] = {
     "reservation-full": "kind", "throttled": "again", "transient": "again",
 }  # fmt: skip
 """What follows for a machine that can't be had; "stop" for every other class."""
-CODES: Mapping[Class, str] = {
+ERROR_CODES: Mapping[Class, str] = {
     "shortage": "no_capacity", "reservation-full": "no_capacity", "quota": "quota", "credentials": "credentials",
     "denied": "permission_denied",
 }  # fmt: skip

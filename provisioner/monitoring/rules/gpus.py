@@ -52,7 +52,7 @@ LOST_SHARE = 0.5
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     """None where no node exports DCGM's metrics."""
-    if not (groups := fleet.dcgm_groups()):
+    if not (groups := fleet.dcgm_groups):
         return None
     first = groups[0]
     absences = {metric: absence_name(metric) for metric in watched_metrics(fleet)}
@@ -73,7 +73,7 @@ def watched_metrics(fleet: WatchedFleet) -> Mapping[str, tuple[str, ...]]:
     """Metric → the groups whose nodes have to give it. DCGM has no utilisation of a GPU that MIG cuts up
     (NVIDIA/dcgm-exporter#272), no error counts of memory without ECC, no links of a card without."""
     metrics: dict[str, list[str]] = {}
-    for group in fleet.dcgm_groups():
+    for group in fleet.dcgm_groups:
         of_machine = [TEMPERATURE, POWER, SM_CLOCK, XID, PCIE_REPLAY, HEAT, POWER_CAP]
         of_machine += [] if group.mig else [UTILISATION]
         of_machine += [DOUBLE_BIT] if group.ecc else []
@@ -95,7 +95,7 @@ def absence_name(metric: str) -> str:
 
 def _first(fleet: WatchedFleet, metric: str) -> WatchedGroup | None:
     names = watched_metrics(fleet).get(metric)
-    return next(group for group in fleet.dcgm_groups() if group.name == names[0]) if names else None
+    return next(group for group in fleet.dcgm_groups if group.name == names[0]) if names else None
 
 
 def _missing(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
@@ -316,7 +316,7 @@ def _against_group(fleet: WatchedFleet, group: WatchedGroup, absences: Mapping[s
 
 def _absence(fleet: WatchedFleet, metric: str) -> AlertRule:
     names = watched_metrics(fleet)[metric]
-    group = next(group for group in fleet.dcgm_groups() if group.name == names[0])
+    group = next(group for group in fleet.dcgm_groups if group.name == names[0])
     exporter_up = select(fleet, "up", job=DCGM_JOB, group="~" + "|".join(names))
     is_vital = metric == TEMPERATURE
     return AlertRule(

@@ -78,7 +78,7 @@ def _targets(fleet: WatchedFleet, group: WatchedGroup) -> AlertRule:
 
 def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
     """Only where the node itself answers: a node that is down has one alert."""
-    group = next(iter(fleet.dcgm_groups()), None)
+    group = next(iter(fleet.dcgm_groups), None)
     if group is None:
         return
     dcgm_up, node_up = select(fleet, "up", job=DCGM_JOB), select(fleet, "up", job=NODE_JOB)
@@ -96,7 +96,7 @@ def _exporter(fleet: WatchedFleet) -> Iterator[AlertRule]:
         fires_at_s=360,
         twin="DcgmTargetMissing",
     )
-    names = "|".join(group.name for group in fleet.dcgm_groups())
+    names = "|".join(group.name for group in fleet.dcgm_groups)
     yield AlertRule(
         name="DcgmTargetMissing",
         expr=f"{select(fleet, 'up', job=NODE_JOB, group='~' + names)} unless on (cluster, node) {dcgm_up}",

@@ -64,7 +64,7 @@ def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
 
 
 def _idle(fleet: WatchedFleet) -> Iterator[AlertRule]:
-    for group in fleet.dcgm_groups():
+    for group in fleet.dcgm_groups:
         if group.mig:
             continue
         used = select(fleet, UTILISATION, group=group.name)

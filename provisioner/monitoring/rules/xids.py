@@ -20,7 +20,7 @@ KEEP = "30m"
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     """A rule for each severity and action of the catalogue's Xids, and one for codes that it does not have. None where
     no node exports DCGM's metrics."""
-    group = next(iter(fleet.dcgm_groups()), None)
+    group = next(iter(fleet.dcgm_groups), None)
     return RuleGroup(f"gpuprov-xids-{fleet.cluster}", tuple(_rules(fleet, group))) if group is not None else None
 
 

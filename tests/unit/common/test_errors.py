@@ -32,7 +32,7 @@ def test_every_kind_of_error_has_a_code_of_its_own_that_is_explained() -> None:
     codes = [kind.code for kind in kinds]
     assert sorted(codes) == sorted({*codes}), "two kinds have the same code"
     outside = {"usage", "this_machine", "internal_error", "ended"}
-    assert {*codes} | {*cloud_errors.CODES.values()} | outside == {*CODES}
+    assert {*codes} | {*cloud_errors.ERROR_CODES.values()} | outside == {*CODES}
 
 
 @pytest.mark.parametrize(

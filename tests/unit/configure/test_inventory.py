@@ -69,6 +69,15 @@ def test_the_inventory_has_only_nodes_that_are_there(plan: Any, paths: ClusterPa
     assert list(json.loads(written.read_text())["all"]["children"]["train"]["hosts"]) == ["train-0"]
 
 
+def test_an_ipv6_address_to_listen_on_is_in_brackets(paths: ClusterPaths) -> None:
+    plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=1))
+    node = replace(NODE, site=next(iter(plan.spec.sites)), private_address="fd00::4")
+    written = inventory.write(paths, [node], plan, {}, {plan.groups[0].name: {}})
+    document = inventory.plain(json.loads(written.read_text(encoding="utf-8"))["all"])
+    row = document["children"][plan.groups[0].name]["hosts"]["train-0"]
+    assert (row["gpuprov_listen_address"], row["gpuprov_private_address"]) == ("[fd00::4]", "fd00::4")
+
+
 def test_exporters_listen_on_all_addresses_of_a_machine_of_ones_own(paths: ClusterPaths) -> None:
     """Its name or address may be another one than its own: of a NAT, or of /etc/hosts."""
     hosts = plans.plan(plans.cluster_spec("dgx-h100", count=1))
