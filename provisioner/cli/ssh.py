@@ -74,11 +74,11 @@ def ssh_config(file: File, sandbox: Sandbox = None) -> None:
     """Print an ssh configuration with a host CLUSTER-NODE for each node, for an Include in ~/.ssh/config: ssh, scp,
     rsync and editors then reach the nodes over the pinned host keys."""
     from provisioner.lifecycle.session import open_cluster
-    from provisioner.transport import ssh as openssh
+    from provisioner.transport import ssh_config as configuration
 
     cluster = open_cluster(file, sandbox=sandbox)
     names = _selected(cluster, (), ())
-    typer.echo(openssh.user_config(cluster.paths, names), nl=False)
+    typer.echo(configuration.user_config(cluster.paths, names), nl=False)
 
 
 def exec_(

@@ -17,7 +17,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.spec.site import CloudSite
 from provisioner.stack.models import on_node
 from provisioner.stack.texts import TEMPLATES
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config
 from provisioner.verify import archive
 from provisioner.verify.expectations import expect
 from provisioner.verify.parsers.stamp import RoleStamp
@@ -36,7 +36,7 @@ def write(
     `variables`: the providers', for all groups. `stamps`: group → role → what the playbook records on the node once the
     role has run. `obsolete`: group → packages of earlier locks that this one has not; the roles remove them.
     """
-    local, groups = ssh.local(paths), {}
+    local, groups = ssh_config.local(paths), {}
     for planned in plan.groups:
         groups[planned.name] = {
             "hosts": {n.name: _of_node(n, n.name in local, plan) for n in nodes if n.group == planned.name},

@@ -20,7 +20,7 @@ from provisioner.common.paths import ClusterPaths
 from provisioner.configure import playbook
 from provisioner.configure.drift import EVERYTHING, Half, Pass
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh, ssh_failure
+from provisioner.transport import ssh, ssh_failure, ssh_sockets
 from provisioner.transport.process import AGAIN, follow
 from provisioner.verify import archive
 
@@ -53,7 +53,7 @@ def configure(
 ) -> dict[str, Outcome]:
     """Run playbooks/site.yml on these nodes, or that part of it. Gives what happened on each, also where that was a
     failure. Raises ConfigureError where Ansible itself did not run."""
-    folder, plain_paths = _folder(run_dir), ssh.plain_way(cluster)
+    folder, plain_paths = _folder(run_dir), ssh_sockets.plain_way(cluster)
 
     def plain(path: Path) -> str:
         return str(plain_paths / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
@@ -153,12 +153,12 @@ def playbook_tasks() -> Tasks:
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
     """Ansible's settings: our ssh configuration (pinned host keys, shared connections), pipelining, our roles."""
-    root, plain_paths = paths.data("ansible"), ssh.plain_way(cluster)
+    root, plain_paths = paths.data("ansible"), ssh_sockets.plain_way(cluster)
     return {
         "ANSIBLE_ROLES_PATH": str(root / "roles"),
         "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(ssh.run_config(cluster)))}",
+        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(ssh_sockets.run_config(cluster)))}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_SSH_RETRIES": "2",
         "ANSIBLE_TIMEOUT": "30",

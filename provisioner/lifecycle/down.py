@@ -24,7 +24,7 @@ from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import intent
 from provisioner.spec.site import CloudSite
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_sockets
 
 REPORT = 1 << 30
 """Bytes of one file of a report, at most."""
@@ -43,7 +43,8 @@ class Removal:
 def recorded_nodes(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
     intended = intent.load(cluster.paths).nodes
-    return sorted({node.name for node in cluster.nodes()} | {name for name in intended if ssh.NAME.fullmatch(name)})
+    intended_names = {name for name in intended if ssh_config.NAME.fullmatch(name)}
+    return sorted({node.name for node in cluster.nodes()} | intended_names)
 
 
 def copy_reports(cluster: Cluster, folder: Path) -> int:
@@ -183,7 +184,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
             events("down", "warning", str(error))
         silencing.settle(cluster, "down", {}, heads=False)
-        ssh.close(cluster.paths, cluster.nodes())
+        ssh_sockets.close(cluster.paths, cluster.nodes())
         remaining_text = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         resource_count = removal.removed - len(removal.stays)
         events("down", "done", f"{counted(resource_count, 'resource')} removed, nothing is left{remaining_text}")

@@ -22,7 +22,7 @@ from provisioner.lifecycle import hooks
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sharing import shared_files
 from provisioner.plan.models import Plan
-from provisioner.transport import process, ssh
+from provisioner.transport import process, ssh_sockets
 
 KIB, MIB = 1 << 10, 1 << 20
 RECORD_BYTES = 2 * KIB
@@ -97,7 +97,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
     fleet = Fleet(cluster, plan)
     result = [finding for row in REQUIREMENTS if (finding := row.finding(fleet)) is not None]
     try:
-        ssh.refuse_no_control_dir()
+        ssh_sockets.refuse_no_control_dir()
     except GpuprovError as error:
         result.append(Finding("blocks", "ssh", error.message, error.hint))
     return result

@@ -32,7 +32,7 @@ from provisioner.plan.models import Plan
 from provisioner.rundir import fleet, intent, node_state, placement
 from provisioner.rundir.intent import IntendedNode, Intent
 from provisioner.rundir.release import Ledger
-from provisioner.transport import host_keys, ssh
+from provisioner.transport import host_keys, ssh_config, ssh_keys, ssh_pins
 
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
@@ -66,7 +66,7 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
 
 def refuse_damaged_pins(cluster: Cluster) -> None:
     """Raise GpuprovError where the pinned host keys cannot be read: nobody could reach a machine that is created."""
-    ssh.load_pins(cluster.paths)
+    ssh_pins.load_pins(cluster.paths)
 
 
 def refuse_undone(cluster: Cluster) -> None:
@@ -204,7 +204,7 @@ _ALONE = threading.Lock()
 
 def _key(cluster: Cluster) -> str:
     with _ALONE:
-        return ssh.ensure_key(cluster.paths, None if cluster.sandbox else cluster.spec.access.ssh_key)
+        return ssh_keys.ensure_key(cluster.paths, None if cluster.sandbox else cluster.spec.access.ssh_key)
 
 
 def _identity(cluster: Cluster) -> str:
@@ -367,9 +367,9 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
     """Give nodes whose machines exist already the addresses and host keys that cluster.yaml has for them now, for
     commands that plan nothing. A host that it calls otherwise is told by its pinned key; not one behind a jump host."""
     nodes, current = cluster.nodes(), []
-    pins: ssh.Pins = {}
+    pins: ssh_pins.Pins = {}
     with contextlib.suppress(GpuprovError):
-        pins = ssh.load_pins(cluster.paths)
+        pins = ssh_pins.load_pins(cluster.paths)
     hosts_by_site = {
         site: provider.hosts.listed(())
         for site in dict.fromkeys(node.site for node in nodes)
@@ -384,14 +384,14 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
         if host is not None and not host.local:
             node = replace(node, address=host.address, private_address=host.address, port=host.port)
         current.append(node)
-    given_keys: ssh.Pins = {}
+    given_keys: ssh_pins.Pins = {}
     for node in current:
         provider = made_by.get(node.site)
         with contextlib.suppress(GpuprovError):  # `host_keys` has none of a host that is gone
             if provider is not None and provider.hosts is not None and (key := provider.hosts.host_key(node.id)):
                 given_keys[node.name] = (node.id, key)
     with contextlib.suppress(GpuprovError):  # damaged pins
-        if ssh.repin(cluster.paths, given_keys):
+        if ssh_pins.repin(cluster.paths, given_keys):
             (cluster.paths.ssh / "config").unlink(missing_ok=True)
     if current != nodes:
         fleet.save(cluster.paths, current)
@@ -400,8 +400,8 @@ def follow_hosts(cluster: Cluster, made_by: Mapping[str, Provider]) -> None:
 
 def _save_ssh(cluster: Cluster, nodes: Sequence[fleet.Node]) -> None:
     """Write how these nodes are reached, with the host keys that are pinned."""
-    users, pins = _users(cluster, nodes), ssh.load_pins(cluster.paths)
-    ssh.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
+    users, pins = _users(cluster, nodes), ssh_pins.load_pins(cluster.paths)
+    ssh_config.save(cluster.paths, nodes, pins, users, cluster.providers.proxies(nodes), cluster.providers.local(nodes))
 
 
 def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:

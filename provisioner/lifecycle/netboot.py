@@ -32,7 +32,7 @@ from provisioner.machines.netboot.ipxe import Asked
 from provisioner.machines.netboot.media import Media
 from provisioner.machines.providers.base import Netboot
 from provisioner.machines.providers.hosts import Host
-from provisioner.transport import ssh
+from provisioner.transport import ssh_keys, ssh_pins
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""
@@ -105,7 +105,7 @@ def ready(cluster: Cluster, site: str | None) -> Ready:
         network.refuse_unusable(hosts, listener, how.gateway, how.interface, f"site {name}")
     folder = cluster.paths.site(name)
     private_dir(folder)
-    key = ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
+    key = ssh_keys.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
     return Ready(
         cluster, name, how, tuple(hosts), listener, int(port) if colon else PORT, Journal(folder / "netboot.json"),
         private_dir(folder / "netboot"), key,
@@ -214,9 +214,9 @@ def _follow(site: Ready, daemon: subprocess.Popen[str], stop: threading.Event, p
             if entry is not None and step == "started" and _answers(site, host, entry):
                 site.journal.note(entry, "installed")
                 if entry.host_key:
-                    ssh.pin(site.cluster.paths, host.name, entry.host_key)
+                    ssh_pins.pin(site.cluster.paths, host.name, entry.host_key)
                 else:
-                    ssh.unpin(site.cluster.paths, host.name)
+                    ssh_pins.unpin(site.cluster.paths, host.name)
                 site.cluster.events("fleet", "progress", "installed: it answers by ssh", node=host.name, unit="machine")
             elif step not in ("installed", "failed"):
                 late = time.monotonic() - since[host.name] > wait_s

@@ -20,7 +20,7 @@ from provisioner.common.text import counted
 from provisioner.lifecycle.session import Cluster
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_config, ssh_sockets
 
 if TYPE_CHECKING:
     from provisioner.verify.results import NodeReport, Report
@@ -51,7 +51,7 @@ def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node
         return []
     healthy = {node.name for node in report.nodes if node.ok}
     new = [node for node in nodes if node.name in healthy and ledger.of(node) is None]
-    local_nodes = [node for node in new if node.name in ssh.local(cluster.paths)]
+    local_nodes = [node for node in new if node.name in ssh_config.local(cluster.paths)]
     for node in local_nodes:
         message = "it is the machine that gpuprov runs on: reboot it yourself, then run `gpuprov verify`"
         cluster.events("verify", "warning", f"verify.reboot: {message}", node=node.name)
@@ -87,7 +87,7 @@ def reboot(cluster: Cluster, node: Node) -> None:
     until = time.monotonic() + REBOOT_S
     while time.monotonic() < until:
         time.sleep(0.5)
-        ssh.disconnect(cluster.paths, [node.name])
+        ssh_sockets.disconnect(cluster.paths, [node.name])
         current_boot = ask(cluster, node, BOOT_ID)
         if current_boot and current_boot != old_boot and ask(cluster, node, SETTLED) not in STARTING:
             return

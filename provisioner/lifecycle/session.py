@@ -46,7 +46,7 @@ from provisioner.machines.providers.state import Remote
 from provisioner.rundir import fleet, placement, run_folders
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.transport import keeper, ssh
+from provisioner.transport import keeper, ssh_config, ssh_sockets
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -355,11 +355,11 @@ def _opened(path: Path, loaded: ClusterSpec, sandbox: bool | None, events: Event
     ownership.refuse_foreign(paths.root)
     cluster = Cluster(path, loaded, paths, events, sharing=None if sandbox else shared)
     providers = cluster.providers
-    ssh.refuse_foreign(
+    ssh_config.refuse_foreign(
         paths, lambda: providers.proxies(cluster.nodes()).values(), lambda: providers.local(cluster.nodes())
     )
     ownership.watch(paths.root)
-    ssh.mend(paths)
+    ssh_sockets.mend(paths)
     cluster.place_groups()
     return cluster
 
@@ -436,7 +436,7 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         run = str(stored.load(holder)["run"])
         keeper.end(run)
-        ssh.abandon(paths, run)
+        ssh_sockets.abandon(paths, run)
 
 
 def _described(holder: Path) -> str:

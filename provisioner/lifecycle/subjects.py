@@ -14,7 +14,7 @@ from provisioner.machines import mounts
 from provisioner.plan.models import Plan
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Release
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_config
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
@@ -34,7 +34,7 @@ def subjects_of(
 
 def _host_spec(cluster: Cluster, name: str) -> str:
     """How testinfra reaches a node."""
-    if name in ssh.local(cluster.paths):
+    if name in ssh_config.local(cluster.paths):
         return "local://"
     return f"ssh://{name}?ssh_config={quote(str(cluster.paths.ssh / 'config'))}"
 

@@ -21,7 +21,7 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import expected_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan.models import build_plan
-from provisioner.transport import keeper, ssh
+from provisioner.transport import keeper, ssh_config, ssh_sockets
 from provisioner.verify import testinfra_export
 from provisioner.verify.results import is_enough
 
@@ -97,9 +97,9 @@ def run_suite(cluster: Cluster, only: Collection[str] = (), *, report: Path | No
 
 def _batches(cluster: Cluster, names: Sequence[str]) -> list[list[str]]:
     """The options of each pytest process: the hosts, and how it reaches them."""
-    remote = [name for name in names if name not in ssh.local(cluster.paths)]
+    remote = [name for name in names if name not in ssh_config.local(cluster.paths)]
     count = min(PARALLEL, -(-len(remote) // BATCH))
-    config = f"--ssh-config={ssh.run_config(cluster.paths)}"
+    config = f"--ssh-config={ssh_sockets.run_config(cluster.paths)}"
     batches = [[f"--hosts={','.join(f'ssh://{name}' for name in remote[i::count])}", config] for i in range(count)]
     return batches + [["--hosts=local://", f"--as-node={name}"] for name in names if name not in remote]
 

@@ -36,7 +36,7 @@ from provisioner.machines.redfish.side_by_side import each
 from provisioner.machines.redfish.trust import Pins
 from provisioner.plan.models import Plan
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 
 BMC_S = 600.0
 """Seconds that one conversation with a BMC may take; each request has its own, shorter ones."""
@@ -170,9 +170,9 @@ class RedfishMachines(HostMachines):
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     if outcome.value:
                         if key := self._journal.load()[outcome.machine].host_key:
-                            ssh.pin(self._access.paths, outcome.machine, key)
+                            ssh_pins.pin(self._access.paths, outcome.machine, key)
                         else:
-                            ssh.unpin(self._access.paths, outcome.machine)
+                            ssh_pins.unpin(self._access.paths, outcome.machine)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         return failed
 

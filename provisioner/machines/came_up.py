@@ -11,7 +11,7 @@ from pathlib import Path
 from provisioner.common import bounded
 from provisioner.common.paths import ClusterPaths
 from provisioner.machines.providers.hosts import Host
-from provisioner.transport import ssh
+from provisioner.transport import ssh_keys
 
 
 def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, token: str, host_key: str = "") -> bool:
@@ -30,7 +30,7 @@ def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, tok
             "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "yes" if host_key else "accept-new",
             "HostKeyAlias": "machine", "HostKeyAlgorithms": "ssh-ed25519", "UserKnownHostsFile": str(known),
             "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
-            "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(paths)),
+            "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh_keys.identity(paths)),
         } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
         option_arguments = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
         destination = ["-p", str(host.port), f"{user}@{host.address}"]

@@ -17,7 +17,7 @@ from provisioner.common.events import Events
 from provisioner.common.paths import IDENTITY, ClusterPaths
 from provisioner.common.text import printable
 from provisioner.rundir.fleet import PARALLEL, Node
-from provisioner.transport import process, ssh, ssh_failure
+from provisioner.transport import process, ssh, ssh_config, ssh_failure
 
 DEADLINE_S = 60.0
 UNDO_S = 600.0
@@ -115,7 +115,7 @@ def undo(
 
     def undo_one(node: Node) -> None:
         request = {"do": "undo", "user": access.users[node.name], "others": sorted(access.hosts - ids)}
-        if node.name not in ssh.local(access.paths):
+        if node.name not in ssh_config.local(access.paths):
             request["key"] = access.line
         try:
             answer = _ask(access, node, request, UNDO_S)
@@ -154,7 +154,7 @@ def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, Prov
 def _admit(access: Way, node: Node, events: Events) -> bool:
     """Whether its record was begun just now."""
     has_brought_key = False
-    if node.name not in ssh.local(access.paths):
+    if node.name not in ssh_config.local(access.paths):
         code, output = _call([*ssh.argv(access.paths, node.name), "true"])
         if code and "Permission denied" in output:
             _bring_key(access, node)
@@ -209,7 +209,7 @@ def _bring_key(access: Way, node: Node) -> None:
         "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": str(access.paths.known_hosts),
         "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": f"{node.name}.{access.paths.name}",
         "HostKeyAlgorithms": "ssh-ed25519", "UpdateHostKeys": "no", "ControlPath": "none",
-        "ConnectTimeout": str(ssh.CONNECT_TIMEOUT_S),
+        "ConnectTimeout": str(ssh_config.CONNECT_TIMEOUT_S),
     }  # fmt: skip
     if command := access.carried.get(node.name):
         options["ProxyCommand"] = command.replace("%", "%%")
@@ -247,7 +247,7 @@ def _ask(access: Way, node: Node, request: Mapping[str, Any], deadline_s: float)
     lines = [line for line in output.splitlines() if line.startswith("gpuprov:")]
     if code or not lines:
         user = access.users[node.name]
-        if code in (255, 124) and node.name not in ssh.local(access.paths):  # ssh's own status, not the command's
+        if code in (255, 124) and node.name not in ssh_config.local(access.paths):  # ssh's own status
             is_denied = "Permission denied" in output and not output.startswith("jump host")
             message = f"ssh to {_address_text(node)} as {user} fails: {output}"
             raise (DeniedError if is_denied else ProviderError)(message, where=node.name, hint=_hint(output))

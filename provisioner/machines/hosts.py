@@ -19,7 +19,7 @@ from provisioner.machines.providers.hosts import Host
 from provisioner.plan.models import Plan
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
@@ -217,7 +217,7 @@ class HostMachines:
         host key was pinned for it. By another name a host that was proven would be a new machine."""
         names = {node.id: node.name for node in self._known}
         recorded = {id: name for name, id in Ledger(self._access.paths).machines().items()}
-        recorded |= {id: name for name, (id, _) in ssh.load_pins(self._access.paths).items()}
+        recorded |= {id: name for name, (id, _) in ssh_pins.load_pins(self._access.paths).items()}
         taken = set(names.values())
         return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 

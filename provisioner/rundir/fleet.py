@@ -18,7 +18,7 @@ from provisioner.common.errors import DamagedFileError, ProviderError
 from provisioner.common.events import Events, Kind
 from provisioner.common.paths import ClusterPaths, write_whole
 from provisioner.plan.models import Plan
-from provisioner.transport import host_keys, ssh
+from provisioner.transport import host_keys, ssh_config, ssh_pins, ssh_sockets
 
 SSH_WAIT_S = 300.0
 """How long a new machine may take until its sshd answers, where `timeouts.ssh_s` does not say: clouds boot GPU machines
@@ -204,7 +204,7 @@ def contact(
     which may lead to another one of them.
     """
     carried, given = carried or {}, given or {}
-    pins = ssh.load_pins(paths)
+    pins = ssh_pins.load_pins(paths)
     by_machine = dict(pins.values())
     waiting = [node for node in nodes if (only is None or node.name in only) and node.name not in local]
     for node in waiting:
@@ -213,7 +213,7 @@ def contact(
             pins[node.name] = (node.id, key)
     new = [node for node in waiting if pins.get(node.name, ("", ""))[0] != node.id]
     patience, failed = Patience(time.monotonic() + wait_s), dict[str, ProviderError]()
-    ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
+    ssh_sockets.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
         first = {pool.submit(_first_key, n, patience, vouched, carried.get(n.name)): n for n in new}
         for future in as_completed(first):
@@ -244,7 +244,7 @@ def contact(
             events("fleet", kind, message, node=node.name, unit="node")
     names = {node.name for node in nodes}
     pinned = {name: pin for name, pin in pins.items() if name in names and name not in local}
-    ssh.save(paths, nodes, pinned, users, carried, local)
+    ssh_config.save(paths, nodes, pinned, users, carried, local)
     return failed
 
 

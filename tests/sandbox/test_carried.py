@@ -12,7 +12,7 @@ import pytest
 from provisioner.common.events import Event, Events
 from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.rundir import fleet
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_keys, ssh_pins, ssh_sockets
 from tests.support.logins import UBUNTU
 from tests.support.sandbox_cluster import SandboxCluster
 
@@ -40,17 +40,17 @@ def test_first_contact_and_work_go_through_the_program(lone: SandboxCluster, tmp
     carried = {node.name: f"{sys.executable} {carrier} {node.address}"}
     paths = ClusterPaths(tmp_path / "cluster.yaml", "carried", sandbox=True)
     private_dir(paths.ssh)
-    (paths.ssh / "identity").write_text(f"{ssh.identity(known).absolute()}\n")
+    (paths.ssh / "identity").write_text(f"{ssh_keys.identity(known).absolute()}\n")
     events: list[Event] = []
     hidden = replace(node, address=NOWHERE)
     fleet.contact(paths, [hidden], UBUNTU, Events(events.append), wait_s=60, carried=carried)
-    assert ssh.load_pins(paths)[node.name][1] == ssh.load_pins(known)[node.name][1]
+    assert ssh_pins.load_pins(paths)[node.name][1] == ssh_pins.load_pins(known)[node.name][1]
     assert "host key pinned" in events[0].message
     result = subprocess.run(
         [*ssh.argv(paths, node.name), "hostname"], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.stdout.strip() == node.name, result.stderr
-    ssh.close(paths, [hidden])
+    ssh_sockets.close(paths, [hidden])
 
 
 def test_a_program_that_reaches_nothing_is_told_in_time(tmp_path: Path) -> None:

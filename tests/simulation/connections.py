@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from provisioner.transport import keeper, ssh
+from provisioner.transport import keeper, ssh_sockets
 from tests.simulation.processes import Process, Processes
 
 Reach = Callable[[str, Sequence[str]], str]
@@ -46,7 +46,7 @@ class Connections:
         """In place of keeper.close_shared: the connections of one command; those of all where it is not its folder."""
         name = Path(folder).name
         for process in self.processes.running:
-            if ssh.RUN_NAME.fullmatch(name):
+            if ssh_sockets.RUN_NAME.fullmatch(name):
                 process.connections.discard(name)
             else:
                 process.connections.clear()

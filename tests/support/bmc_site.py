@@ -26,7 +26,7 @@ from provisioner.machines.providers.base import Installation
 from provisioner.machines.providers.hosts import Host
 from provisioner.plan.models import Plan
 from provisioner.rundir import fleet
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_keys
 from tests.support import bmc as fake
 from tests.support import qemu_machine
 from tests.support.plans import cluster_spec, plan
@@ -73,7 +73,7 @@ class Site:
         """What `gpuprov up` does with the machines before it configures them."""
         file, sha256 = self.image
         installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
-        key = ssh.ensure_key(self.paths, None)
+        key = ssh_keys.ensure_key(self.paths, None)
         events, access = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, lambda: key, lambda: "1234", frozenset())
         events.subscribe(lambda event: self.lines.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
         machines = RedfishMachines(

@@ -23,7 +23,7 @@ from provisioner.lifecycle.images.recipe import Recipe, opened, workplace, writt
 from provisioner.lifecycle.images.virtual import BOOT_S
 from provisioner.lifecycle.images.work import DISK, Build, of_group
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_keys, ssh_sockets
 
 STEPS = ("disk", "disk proven", "disk published")
 RAW = "disk.raw"
@@ -110,7 +110,7 @@ def _proven(work: Build, name: str) -> list[Proof]:
     builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
     user, machine = cluster.spec.user(site), f"{name}-0"
     key = first_boot.host_key(folder)
-    seed = first_boot.seed(folder, machine, first_boot.user_data(user, ssh.ensure_key(cluster.paths, None), key))
+    seed = first_boot.seed(folder, machine, first_boot.user_data(user, ssh_keys.ensure_key(cluster.paths, None), key))
     how = virtual_machine.accelerator(folder)
     work.report_event(f"{name}: booting the disk in QEMU ({how}), {recipe.settings.boots} times")
     proofs, began = list[Proof](), time.monotonic()
@@ -120,7 +120,7 @@ def _proven(work: Build, name: str) -> list[Proof]:
             name=machine, group=name, site=site, machine=group.machine_type(), id=f"disk-{work.id}", zone="",
             address="127.0.0.1", private_address="127.0.0.1", port=guest.port, user=user,
         )  # fmt: skip
-        ssh.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
+        ssh_config.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
         try:
             second_boot.settle(cluster, node, BOOT_S[how], guest.running)
             for number in range(1, recipe.settings.boots + 1):
@@ -129,7 +129,7 @@ def _proven(work: Build, name: str) -> list[Proof]:
                     second_boot.reboot(cluster, node)
                 proofs.append(_proof(work, name, builder, node, number, time.monotonic() - began, how))
         finally:
-            ssh.disconnect(cluster.paths, [machine])
+            ssh_sockets.disconnect(cluster.paths, [machine])
     return proofs
 
 

@@ -25,7 +25,7 @@ from provisioner.lifecycle.images.work import BUILD, Build, of_group, teller
 from provisioner.lifecycle.session import Cluster
 from provisioner.rundir.fleet import Node
 from provisioner.stack.models import BaseImage, Lock
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_keys, ssh_sockets
 
 BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
 """Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
@@ -115,7 +115,7 @@ def _built(work: Build, name: str, folder: Path) -> None:
             second_boot.settle(cluster, node, BOOT_S[how], guest.running)
             prepare(work, name, builder, node, lambda: _bootable(work, name, builder, node))
         finally:
-            ssh.disconnect(cluster.paths, [node.name])
+            ssh_sockets.disconnect(cluster.paths, [node.name])
         report("switching it off")
         guest.power_off(OFF_S)
     journal.done(name, "off")
@@ -160,7 +160,7 @@ def _write_first_boot(folder: Path, user: str, cluster: Cluster) -> None:
     """Write what it is told at its first boot, which stays: with another one cloud-init would take it for another
     machine."""
     key = first_boot.host_key(folder)
-    login = ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
+    login = ssh_keys.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
     first_boot.seed(folder, HOST, first_boot.user_data(user, login, key))
     write_whole(folder / PUBLIC, key.public)
 

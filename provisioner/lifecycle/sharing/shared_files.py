@@ -37,7 +37,7 @@ from provisioner.rundir.release import ANOTHER_RELEASE, AppliedFile, identity
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
-from provisioner.transport import process, ssh
+from provisioner.transport import process, ssh_config, ssh_keys, ssh_pins
 from provisioner.verify.report import restore
 
 LIMIT = 64 << 20
@@ -101,11 +101,11 @@ class SharedFiles:
             file = self._write(name, text)
             if file.name == restore.DOCUMENT:
                 restore.write_page(file.parent, self._spec.name)
-        ssh.ensure_key(self._paths, self._spec.access.ssh_key)
+        ssh_keys.ensure_key(self._paths, self._spec.access.ssh_key)
         nodes = fleet.load(self._paths)
         carried = Providers(self._spec, self._paths).proxies(nodes)
         users = {node.name: node.user or self._spec.user(node.site) for node in nodes}
-        ssh.save(self._paths, nodes, ssh.load_pins(self._paths), users, carried)
+        ssh_config.save(self._paths, nodes, ssh_pins.load_pins(self._paths), users, carried)
         self._remember(blob.tag, names=files)
 
     def _is_of_another(self, files: Mapping[str, str]) -> bool:
@@ -381,7 +381,7 @@ def _refuse_damage(
             if name == "nodes.json":
                 fleet.parse(value)
             elif name == PINS:
-                ssh.parse_pins(value)
+                ssh_pins.parse_pins(value)
             elif name in BY_NODE and not _is_by_node(value):
                 raise ValueError("`nodes` is not an object with an object for each node")
         except (ValueError, TypeError, AttributeError, LookupError) as error:

@@ -28,7 +28,7 @@ from provisioner.plan.models import Plan
 from provisioner.spec import folders
 from provisioner.spec.site import Site
 from provisioner.stack.models import BaseImage, Stack
-from provisioner.transport.ssh import SimulatedJumpHost
+from provisioner.transport.ssh_config import SimulatedJumpHost
 
 SANDBOX = "sandbox"
 

@@ -15,7 +15,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import Site
 from provisioner.spec.sites import SITE
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config
 
 SETTINGS = "site.json"
 """File in a workspace: the site's block of cluster.yaml, for a site that is not there any more."""
@@ -159,12 +159,12 @@ class Providers:
             if access is not None and (command := access.proxy(node.id)):
                 commands[node.name] = command
             elif settings is not None and settings.jump and not self._paths.sandbox:
-                commands[node.name] = ssh.jump(settings.jump, node.address, node.port)
+                commands[node.name] = ssh_config.jump(settings.jump, node.address, node.port)
         for site, settings in self._spec.sites.items() if self._paths.sandbox else ():
             site_nodes = {node.name: node for node in nodes if node.site == site}
             for name, host in settings.jump_hosts(list(site_nodes)).items():
-                config = ssh.jump_config(self._paths, site)
-                commands[name] = ssh.jump(host, site_nodes[name].address, site_nodes[name].port, config)
+                config = ssh_config.jump_config(self._paths, site)
+                commands[name] = ssh_config.jump(host, site_nodes[name].address, site_nodes[name].port, config)
         local = self.local(nodes)
         return {name: command for name, command in commands.items() if name not in local}
 
@@ -178,7 +178,7 @@ class Providers:
             except ProviderError as error:
                 failed[site] = ProviderError(f"site {site}: {error.message}", where=error.where, hint=error.hint)
                 continue
-            ssh.save_jump(self._paths, site, host)
+            ssh_config.save_jump(self._paths, site, host)
         return failed
 
     def local(self, nodes: Collection[Node]) -> set[str]:

@@ -14,7 +14,7 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_keys
 from tests.support.sandbox_cluster import ROOT
 
 FILE = """
@@ -37,14 +37,14 @@ def file(tmp_path: Path) -> Path:
         Node("infer-0", "infer", "here", "g6.xlarge", "i-2", "", "203.0.113.9", "10.0.0.9"),
     ]
     fleet.save(cluster.paths, nodes)
-    ssh.ensure_key(cluster.paths, None)
+    ssh_keys.ensure_key(cluster.paths, None)
     pins = {node.name: (node.id, KEY) for node in nodes}
-    ssh.save(
+    ssh_config.save(
         cluster.paths,
         nodes,
         pins,
         dict.fromkeys(pins, "ubuntu"),
-        {"infer-0": ssh.jump("ops@bastion", nodes[2].address)},
+        {"infer-0": ssh_config.jump("ops@bastion", nodes[2].address)},
     )
     return path
 
@@ -128,7 +128,7 @@ def test_a_configuration_for_a_users_own_ssh(file: Path, capsys: pytest.CaptureF
     train = options_of("lab-train-1")
     assert (train["hostname"], train["user"], train["hostkeyalias"]) == ("203.0.113.8", "ubuntu", "train-1.lab")
     assert (train["stricthostkeychecking"], train["userknownhostsfile"]) == ("true", str(paths.known_hosts))
-    assert train["identityfile"] == str(ssh.identity(paths))
+    assert train["identityfile"] == str(ssh_keys.identity(paths))
     assert "controlpath" not in train
     assert "ops@bastion" in options_of("lab-infer-0")["proxycommand"]
     other = options_of("other")  # nothing of it is for other hosts

@@ -17,7 +17,7 @@ from provisioner.configure import run
 from provisioner.configure.drift import Pass
 from provisioner.configure.run import Outcome
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh
+from provisioner.transport import ssh_sockets
 
 NODES = [Node(f"train-{i}", "train", "here", "p4d.24xlarge", f"i-{i}", "", "203.0.113.7", "10.0.0.7") for i in range(2)]
 
@@ -91,11 +91,11 @@ def test_ten_thousand_nodes_fit_into_the_arguments_of_ansible(tmp_path: Path, mo
 def test_ansible_shares_the_connections_of_its_run(worker: Worker) -> None:
     """Those of the configuration in the run directory end with whichever run is killed."""
     private_dir(worker.paths.ssh)
-    (worker.paths.ssh / "config").write_text(f'Host *\n  ControlPath "{ssh.control_dir(worker.paths)}/%C"\n')
+    (worker.paths.ssh / "config").write_text(f'Host *\n  ControlPath "{ssh_sockets.control_dir(worker.paths)}/%C"\n')
     worker.run()
-    config = ssh.run_config(worker.paths)
+    config = ssh_sockets.run_config(worker.paths)
     assert worker.request["envvars"]["ANSIBLE_SSH_ARGS"] == f"-F {config}"
-    assert config.parent.parent == ssh.control_dir(worker.paths)
+    assert config.parent.parent == ssh_sockets.control_dir(worker.paths)
 
 
 def test_only_the_roles_that_are_asked_for_run(worker: Worker) -> None:

@@ -16,7 +16,7 @@ from provisioner.common.paths import ClusterPaths
 from provisioner.machines import existing
 from provisioner.machines.existing import Way
 from provisioner.rundir.fleet import Node
-from provisioner.transport import process, ssh
+from provisioner.transport import process, ssh_config
 
 NODE = Node("train-0", "train", "rack", "dgx-h100", "dgx01.lab", "", "10.0.0.1", "10.0.0.1", port=2222)
 HOSTS = frozenset({"dgx01.lab", "dgx02.lab"})
@@ -245,7 +245,7 @@ def test_a_jump_host_that_is_not_reached_says_nothing_of_the_machine(
 
 
 def test_this_very_machine_needs_no_key(transport: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh.save(transport.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
+    ssh_config.save(transport.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
     machine = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
     assert existing.admit(transport, [NODE], Events()) == {}
     assert existing.undo(transport, [NODE], lambda *_: None) == {}

@@ -12,7 +12,7 @@ from provisioner.lifecycle import machines
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import host_keys, ssh
+from provisioner.transport import host_keys, ssh_pins
 
 FILE = """
 name: metal
@@ -85,7 +85,7 @@ def test_a_host_key_that_a_person_has_written_down_is_pinned(tmp_path: Path, mon
     hosts = cluster.providers.at("lab").hosts
     monkeypatch.setattr(type(hosts), "host_key", lambda _, machine: {"b": "ssh-ed25519 C"}.get(machine))
     followed(cluster)
-    assert ssh.load_pins(cluster.paths) == {"x-0": ("a", "ssh-ed25519 A"), "x-1": ("b", "ssh-ed25519 C")}
+    assert ssh_pins.load_pins(cluster.paths) == {"x-0": ("a", "ssh-ed25519 A"), "x-1": ("b", "ssh-ed25519 C")}
     assert not (cluster.paths.ssh / "config").exists(), "known_hosts is written again with it"
 
 

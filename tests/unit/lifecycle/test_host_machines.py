@@ -23,7 +23,7 @@ from provisioner.plan.models import Plan
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
-from provisioner.transport import ssh
+from provisioner.transport import ssh, ssh_config, ssh_pins
 from tests.support import plans
 
 
@@ -220,12 +220,12 @@ def test_hosts_on_which_a_down_has_begun_are_not_configured(lab: Lab, tmp_path: 
 def test_this_very_machine_is_reached_without_ssh(lab: Lab) -> None:
     other = Node("box-1", "box", "room", "workstation-rtx4090", "ws2", "", "10.0.0.2", "10.0.0.2", port=2222)
     pins = {"box-1": ("ws2", "ssh-ed25519 AAAA")}
-    ssh.save(lab.paths, [NODE, other], pins, {"box-0": "me", "box-1": "me"}, local=["box-0"])
-    assert ssh.local(lab.paths) == {"box-0"}
+    ssh_config.save(lab.paths, [NODE, other], pins, {"box-0": "me", "box-1": "me"}, local=["box-0"])
+    assert ssh_config.local(lab.paths) == {"box-0"}
     text = (lab.paths.ssh / "config").read_text()
     assert "box-0" not in text
     assert "\n  Port 2222\n" in text
-    ssh.refuse_foreign(lab.paths, list, lambda: ["box-0"])
+    ssh_config.refuse_foreign(lab.paths, list, lambda: ["box-0"])
     for arguments, output in ((["echo", "a  b"], "a b"), (["echo 'a  b'; false"], "a  b")):
         done = subprocess.run(
             [*ssh.argv(lab.paths, "box-0", "-t"), *arguments], capture_output=True, text=True, check=False
@@ -233,14 +233,14 @@ def test_this_very_machine_is_reached_without_ssh(lab: Lab) -> None:
         assert done.stdout.strip() == output, "as ssh: one text for a shell"
     assert done.returncode == 1
     assert ssh.argv(lab.paths, "box-1")[0] == "ssh"
-    ssh.save(lab.paths, [other], pins, {"box-1": "me"})
-    assert ssh.local(lab.paths) == frozenset()
+    ssh_config.save(lab.paths, [other], pins, {"box-1": "me"})
+    assert ssh_config.local(lab.paths) == frozenset()
 
 
 def test_a_checkout_cannot_make_a_node_this_machine(lab: Lab) -> None:
-    ssh.save(lab.paths, [NODE], {}, {"box-0": "me"}, local=["box-0"])
+    ssh_config.save(lab.paths, [NODE], {}, {"box-0": "me"}, local=["box-0"])
     with pytest.raises(GpuprovError, match="box-0 is this machine there"):
-        ssh.refuse_foreign(lab.paths, list, list)
+        ssh_config.refuse_foreign(lab.paths, list, list)
 
 
 def test_a_written_key_is_pinned_and_a_host_keeps_its_key_under_another_name(
@@ -254,12 +254,12 @@ def test_a_written_key_is_pinned_and_a_host_keeps_its_key_under_another_name(
     first = Node("train-0", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
     users = {"train-0": "me", "train-1": "me"}
     fleet.contact(lab.paths, [first], users, Events(), given={"train-0": "ssh-ed25519 AAAA"})
-    assert ssh.load_pins(lab.paths) == {"train-0": ("a", "ssh-ed25519 AAAA")}
+    assert ssh_pins.load_pins(lab.paths) == {"train-0": ("a", "ssh-ed25519 AAAA")}
     moved = Node("train-1", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
     fleet.contact(lab.paths, [moved], users, Events())
-    assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 AAAA")}
+    assert ssh_pins.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 AAAA")}
     fleet.contact(lab.paths, [moved], users, Events(), given={"train-1": "ssh-ed25519 BBBB"})
-    assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 BBBB")}, "reinstalled, and written down"
+    assert ssh_pins.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 BBBB")}, "reinstalled, and written down"
 
 
 @pytest.mark.parametrize(("file", "method"), [("terraform.tfstate", "ssh"), ("hosts", "maas")])

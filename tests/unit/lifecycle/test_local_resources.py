@@ -28,7 +28,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger
 from provisioner.spec import rules
 from provisioner.stack.models import Lock
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_sockets
 from tests.support import plans
 
 GIB = 1 << 30
@@ -189,10 +189,10 @@ def test_a_run_directory_whose_paths_are_too_long_is_refused(
 def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine(
     tmp_path: Path, computer: Computer, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
-    base = tmp_path / ("x" * ssh.SOCKET_PATH_MAX if obstacle == "long" else "run")
+    base = tmp_path / ("x" * ssh_sockets.SOCKET_PATH_MAX if obstacle == "long" else "run")
     base.mkdir()
     cluster, plan = planned(tmp_path, 1)
-    monkeypatch.setattr(ssh, "_is_short", lambda folder: obstacle != "long" and folder.parent == base)
+    monkeypatch.setattr(ssh_sockets, "_is_short", lambda folder: obstacle != "long" and folder.parent == base)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     if obstacle == "read-only":
         monkeypatch.setattr(os, "access", lambda *_: False)
@@ -201,7 +201,7 @@ def test_sockets_of_ssh_that_have_no_place_are_refused_before_there_is_a_machine
     assert "no folder for ssh's control sockets" in finding.message and "XDG_RUNTIME_DIR" in finding.action
     if obstacle != "read-only":
         with pytest.raises(GpuprovError, match="no folder for ssh's control sockets"):
-            ssh.control_dir(cluster.paths)
+            ssh_sockets.control_dir(cluster.paths)
 
 
 def test_preflight_has_them_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_what_is_counted_for_a_node_is_enough_for_the_longest_records(tmp_path: 
     ]  # fmt: skip
     fleet.save(cluster.paths, nodes)
     pins = {node.name: (node.id, f"ssh-ed25519 {'A' * 68}") for node in nodes}
-    ssh.save(cluster.paths, nodes, pins, dict.fromkeys(names, "ubuntu"))
+    ssh_config.save(cluster.paths, nodes, pins, dict.fromkeys(names, "ubuntu"))
     Ledger(cluster.paths).record(nodes, lock)
     (root / "locks").rename(root / "kept")  # a lock is one for all of them
     node_state.note_stage(cluster.paths, "unhealthy", names, ok=False)

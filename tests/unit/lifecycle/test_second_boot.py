@@ -17,7 +17,7 @@ from provisioner.lifecycle.second_boot import chosen, free, merged, reboot, rebo
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_sockets
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.plans import plan
 
@@ -88,7 +88,7 @@ def test_gpuprovs_own_machine_is_left_running(tmp_path: Path, monkeypatch: pytes
     messages: list[str] = []
     all_cluster = cluster(tmp_path, "all")
     all_cluster.events.subscribe(lambda event: messages.append(f"{event.node}: {event.message}"))
-    monkeypatch.setattr(ssh, "local", lambda _: frozenset({"train-0"}))
+    monkeypatch.setattr(ssh_config, "local", lambda _: frozenset({"train-0"}))
     assert "train-0" not in [n.name for n in chosen(all_cluster, WELL, NODES)]
     assert len(messages) == 1 and messages[0].startswith(
         "train-0: verify.reboot: it is the machine that gpuprov runs on"
@@ -175,7 +175,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(second_boot.time, "monotonic", lambda: clock.__setitem__(0, clock[0] + 60.0) or clock[0])
     monkeypatch.setattr(second_boot.time, "sleep", lambda _: None)
-    monkeypatch.setattr(ssh, "disconnect", lambda *_: None)
+    monkeypatch.setattr(ssh_sockets, "disconnect", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from provisioner.machines.providers.capacity import Choices
 from provisioner.rundir import fleet, intent, node_state, records
 from provisioner.rundir.files import FILES
 from provisioner.rundir.release import Ledger
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 
 SITE = "sites/*/"
 READERS: dict[str, Callable[[ClusterPaths], object]] = {
@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[ClusterPaths], object]] = {
     "upgrade.json": upgrade_journal.load,
     "acknowledged.json": acknowledgements.load,
     "baseline.json": baselines.load,
-    "ssh/pins.json": ssh.load_pins,
+    "ssh/pins.json": ssh_pins.load_pins,
     f"{SITE}capacity.json": lambda paths: Choices.read(paths.site("here")),
     f"{SITE}bmc.json": lambda paths: Journal(paths.site("here") / "bmc.json").load(),
     f"{SITE}netboot.json": lambda paths: Journal(paths.site("here") / "netboot.json").load(),

@@ -19,7 +19,7 @@ from provisioner.common.events import Event, Events
 from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import host_keys, ssh
+from provisioner.transport import host_keys, ssh_pins
 from tests.support import plans
 from tests.support.logins import UBUNTU
 
@@ -284,7 +284,7 @@ def test_the_key_of_another_host_is_pinned_only_where_that_one_shows_it_too(
     new = replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
     failed = fleet.contact(paths, [NODE, new], UBUNTU, Events(), listed=listed)
     assert list(failed) == ["train-1"] * refused
-    assert ssh.load_pins(paths) == {"train-0": (NODE.id, KEY)} | ({} if refused else {"train-1": ("i-1", KEY)})
+    assert ssh_pins.load_pins(paths) == {"train-0": (NODE.id, KEY)} | ({} if refused else {"train-1": ("i-1", KEY)})
     if refused:
         assert failed["train-1"].message.endswith(f"and 203.0.113.5 ({NODE.id}) does not show it")
 
@@ -296,4 +296,4 @@ def test_another_key_than_the_console_says_is_not_pinned(paths: ClusterPaths, mo
     failed = fleet.contact(paths, [NODE], UBUNTU, Events(), vouched=lambda _: KEY)
     assert "console says" in failed["train-0"].message
     assert host_keys.fingerprint(OTHER) in failed["train-0"].message
-    assert (ssh.load_pins(paths), paths.known_hosts.read_text()) == ({}, "")
+    assert (ssh_pins.load_pins(paths), paths.known_hosts.read_text()) == ({}, "")

@@ -30,7 +30,7 @@ from provisioner.machines.terraform.hcl import hcl
 from provisioner.sandbox.keys import keys
 from provisioner.stack import registry
 from provisioner.stack.fetch import Fetch
-from provisioner.transport import ssh
+from provisioner.transport import ssh_keys
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import collect
 from provisioner.verify.facts import read
@@ -391,7 +391,7 @@ def test_no_secret_is_in_the_arguments_of_a_process(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess.Popen, "__init__", noted)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
     private_dir(paths.root)
-    ssh.ensure_key(paths, None)
+    ssh_keys.ensure_key(paths, None)
     generated = keys(tmp_path / "keys")
     secrets = [(paths.ssh / "id_ed25519").read_text(), generated.secret, generated.registry_key]
     lines = [line for secret in secrets for line in secret.splitlines() if len(line) > 40 and "-----" not in line]
@@ -403,7 +403,7 @@ def test_no_secret_is_in_the_arguments_of_a_process(tmp_path: Path, monkeypatch:
 def test_every_private_key_is_its_owner_s_alone(tmp_path: Path) -> None:
     paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
     private_dir(paths.root)
-    ssh.ensure_key(paths, None)
+    ssh_keys.ensure_key(paths, None)
     keys(private_dir(tmp_path / "cache" / "keys"))
     private = [p for p in tmp_path.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()]
     assert len(private) == 3

@@ -24,7 +24,7 @@ from provisioner.rundir.release import Ledger
 from provisioner.spec.site import Site
 from provisioner.stack import lockfile, package_index
 from provisioner.stack.models import BaseImage, Lock, Repository
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_pins
 from tests.support import plans
 from tests.support.logins import UBUNTU
 
@@ -214,7 +214,7 @@ def test_no_provider_of_a_workspace_is_any_other_module(name: str) -> None:
 def test_a_pin_that_is_none_is_an_error(pin: Any, paths: ClusterPaths) -> None:
     (paths.ssh / "pins.json").write_text(json.dumps({"train-0": pin}))
     with pytest.raises(GpuprovError):
-        ssh.save(paths, [NODE], ssh.load_pins(paths), UBUNTU)
+        ssh_config.save(paths, [NODE], ssh_pins.load_pins(paths), UBUNTU)
     assert not (paths.ssh / "config").exists()
 
 

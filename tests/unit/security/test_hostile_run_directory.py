@@ -19,7 +19,7 @@ from provisioner.cli import watch
 from provisioner.cli.run_view import RunView
 from provisioner.common.errors import GpuprovError
 from provisioner.lifecycle.session import open_cluster
-from provisioner.transport import keeper, ssh
+from provisioner.transport import keeper, ssh_config, ssh_pins
 from tests.support.logins import UBUNTU
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import ROOT
@@ -92,11 +92,11 @@ def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alo
     cluster = open_cluster(root.parent.parent / "cluster.yaml", sandbox=True)
     nodes = cluster.nodes()
     carry = {node.name: f"aws ssm start-session --target {node.id} --parameters portNumber=%p" for node in nodes}
-    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU, carry)
-    ssh.refuse_foreign(cluster.paths, carry.values)
+    ssh_config.save(cluster.paths, nodes, ssh_pins.load_pins(cluster.paths), UBUNTU, carry)
+    ssh_config.refuse_foreign(cluster.paths, carry.values)
     with pytest.raises(GpuprovError, match="is not gpuprov's"):
         opened(root)  # a sandbox has no proxies
-    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU)
+    ssh_config.save(cluster.paths, nodes, ssh_pins.load_pins(cluster.paths), UBUNTU)
     opened(root)
 
 

@@ -21,7 +21,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.rundir import fleet
 from provisioner.rundir.release import Ledger, assigned_releases
 from provisioner.stack import lockfile
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 from tests.support.sandbox_cluster import ROOT
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ VALUES = [
 ]  # fmt: skip
 READERS: dict[str, Callable[[Cluster], object]] = {
     "nodes": lambda cluster: fleet.load(cluster.paths),
-    "pins": lambda cluster: ssh.load_pins(cluster.paths),
+    "pins": lambda cluster: ssh_pins.load_pins(cluster.paths),
     "lock": lambda cluster: lockfile.read(cluster.paths.lock_file),
     "releases": lambda cluster: assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock),
     "quarantine": lambda cluster: quarantine_book.load(cluster.paths),

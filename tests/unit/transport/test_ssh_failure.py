@@ -16,7 +16,7 @@ from provisioner.common.errors import ProviderError
 from provisioner.common.events import Events
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from provisioner.transport import host_keys, ssh, ssh_failure
+from provisioner.transport import host_keys, ssh_config, ssh_failure
 from provisioner.verify.collect import collect
 from provisioner.verify.request import ProbeRequest
 
@@ -149,7 +149,7 @@ def through(port: int, folder: Path, *, config: bool = False) -> list[str]:
     """An ssh to a node behind a jump host at a port of this machine, whose connection would be shared, as gpuprov's."""
     jump_config = folder / "jump"
     jump_config.write_text("UserKnownHostsFile /dev/null\nStrictHostKeyChecking no\nIdentityFile none\n")
-    proxy_command = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5", config=jump_config if config else None)
+    proxy_command = ssh_config.jump(f"me@127.0.0.1:{port}", "10.0.0.5", config=jump_config if config else None)
     file = folder / "config"
     file.write_text(
         f"Host box-0\n  HostName 10.0.0.5\n  ProxyCommand {proxy_command}\nHost *\n  BatchMode yes\n  LogLevel ERROR\n"
@@ -180,7 +180,7 @@ def test_a_jump_host_that_closes_connections_is_named(folder: Path) -> None:
 def test_a_first_contact_names_the_jump_host() -> None:
     with listening(None) as port:
         pass
-    proxy_command = ssh.jump(f"me@127.0.0.1:{port}", "10.0.0.5")
+    proxy_command = ssh_config.jump(f"me@127.0.0.1:{port}", "10.0.0.5")
     assert host_keys.scan_through(proxy_command, "10.0.0.5") == ""
     message = (
         f"jump host me@127.0.0.1:{port} is not reached: ssh: connect to host 127.0.0.1 port {port}: Connection refused"

@@ -25,7 +25,7 @@ from provisioner.machines.providers.images import DisksAlone
 from provisioner.machines.redfish import accounts
 from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config
 
 ANSWER_S = 4.0
 
@@ -50,7 +50,7 @@ class BareMetalHosts:
     def proxy(self, machine: str) -> str | None:
         host = self._by_name.get(machine)
         jump = (host.jump or self._settings.jump) if host is not None else None
-        return ssh.jump(jump, host.address, host.port) if host is not None and jump else None
+        return ssh_config.jump(jump, host.address, host.port) if host is not None and jump else None
 
     def console(self, machine: str) -> str | None:  # noqa: ARG002 (nobody records it)
         return None

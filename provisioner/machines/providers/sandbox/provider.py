@@ -25,7 +25,7 @@ from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST, keys
 from provisioner.spec.site import JumpHost
 from provisioner.stack.models import BaseImage, Stack
-from provisioner.transport.ssh import SimulatedJumpHost
+from provisioner.transport.ssh_config import SimulatedJumpHost
 
 REGISTRY = f"{MIRROR_HOST}:5000"
 MEMORY_PER_NODE_MIB = 150

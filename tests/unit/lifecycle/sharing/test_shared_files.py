@@ -38,7 +38,7 @@ from provisioner.rundir.node_state import NodeProgress
 from provisioner.rundir.release import Ledger
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_keys, ssh_pins
 from provisioner.verify import report as reports
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support import moto_s3
@@ -94,8 +94,8 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opera
 def make(cluster: Cluster) -> None:
     """What an `up` leaves of a node."""
     fleet.save(cluster.paths, [NODE])
-    ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
-    ssh.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, UBUNTU)
+    ssh_keys.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
+    ssh_config.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, UBUNTU)
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "verified", "ok": True}})
 
 
@@ -119,7 +119,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
 
     second = operators.open("ben")
     assert second.nodes() == [NODE]
-    assert ssh.load_pins(second.paths) == {"train-0": ("i-1", PIN)}
+    assert ssh_pins.load_pins(second.paths) == {"train-0": ("i-1", PIN)}
     assert PIN in second.paths.known_hosts.read_text()
     config = (second.paths.ssh / "config").read_text()
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config

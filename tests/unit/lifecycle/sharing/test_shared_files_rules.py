@@ -31,7 +31,7 @@ from provisioner.rundir.node_state import is_report
 from provisioner.rundir.release import ANOTHER_RELEASE, identity
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 from tests.unit.lifecycle.sharing.test_lease import Run, Store, ann, ben, store
 
 __all__ = ["ann", "ben", "store"]
@@ -275,7 +275,7 @@ def test_another_machine_can_log_in_at_once(ann: Run, ben: Run, store: Store, no
     expected = user or ben.shared._spec.user("virginia")
     texts = [file.read_text() for file in (ben.paths.root / "ssh").rglob("*") if file.is_file()]
     assert any(f"User {expected}" in text for text in texts)
-    assert ssh.load_pins(ben.paths) == {}
+    assert ssh_pins.load_pins(ben.paths) == {}
 
 
 def test_a_cluster_that_somebody_removed_leaves_nothing_of_it_here(ann: Run, ben: Run, store: Store) -> None:

@@ -20,7 +20,7 @@ from provisioner.common.paths import ClusterPaths
 from provisioner.machines.installer import disk_image, iso, ramdisk, report, serve, source
 from provisioner.machines.installer.seed import Address, Target
 from provisioner.machines.providers import first_boot
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 from tests.support.golden import SECTOR, raw
 
 KEY = "ssh-ed25519 " + "A" * 68
@@ -182,11 +182,11 @@ def test_the_image_and_reports_are_served_to_those_who_have_a_token(tmp_path: Pa
 
 def test_a_reported_host_key_is_pinned_by_the_machines_name(tmp_path: Path) -> None:
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False)
-    ssh.pin(paths, "n1.lab", KEY)
+    ssh_pins.pin(paths, "n1.lab", KEY)
     other = KEY.replace("AA", "BB")
-    ssh.pin(paths, "n2.lab", KEY)
-    ssh.pin(paths, "n1.lab", other)
-    assert sorted(ssh.load_pins(paths).values()) == [("n1.lab", other), ("n2.lab", KEY)]
+    ssh_pins.pin(paths, "n2.lab", KEY)
+    ssh_pins.pin(paths, "n1.lab", other)
+    assert sorted(ssh_pins.load_pins(paths).values()) == [("n1.lab", other), ("n2.lab", KEY)]
 
 
 def test_a_ramdisk_that_can_not_be_made_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.lifecycle.images.disk import tools
 from provisioner.machines.installer import disk_image
 from provisioner.machines.journal import Journal
-from provisioner.transport import ssh
+from provisioner.transport import ssh_pins
 from tests.support import golden, small_disk
 from tests.support.bmc_site import Site, powered_off_site
 
@@ -66,9 +66,9 @@ def test_from_power_off_to_sshd_and_again(site: Site) -> None:
     assert (bmc.inserted, bmc._boot()["BootSourceOverrideEnabled"]) == ([], "Disabled")
     pinned = Journal(site.paths.site("here") / "bmc.json").load()["dgx01.lab"].host_key
     assert pinned.startswith("ssh-ed25519 ")
-    assert [key for _, key in ssh.load_pins(site.paths).values()] == [pinned], "pinned before anybody asked"
+    assert [key for _, key in ssh_pins.load_pins(site.paths).values()] == [pinned], "pinned before anybody asked"
     assert site.contact(nodes) == {}
-    assert ssh.load_pins(site.paths) == {"train-0": ("dgx01.lab", pinned)}
+    assert ssh_pins.load_pins(site.paths) == {"train-0": ("dgx01.lab", pinned)}
     assert site.ask("hostname; hostname -f; sudo -n id -u; sudo cat /etc/gpuprov-installed").split()[:3] == [
         "dgx01", "dgx01.lab", "0",
     ]  # fmt: skip

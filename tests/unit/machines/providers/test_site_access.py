@@ -13,7 +13,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.sandbox import containers, jump_host
 from provisioner.sandbox.containers import Container
 from provisioner.spec.models import ClusterSpec
-from provisioner.transport import ssh
+from provisioner.transport import ssh_keys
 
 FILE = """name: lab
 sites:
@@ -109,7 +109,7 @@ def test_the_way_to_a_sandboxed_jump_host_is_written_and_a_stopped_one_is_named(
 ) -> None:
     cluster, _ = read(tmp_path, FILE)
     paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=True)
-    ssh.ensure_key(paths, None)
+    ssh_keys.ensure_key(paths, None)
     providers, nodes = Providers(cluster, paths), [*in_sandbox("a-0", site="east"), *in_sandbox("b-0", site="west")]
     monkeypatch.setattr(jump_host, "address_and_key", lambda *_: ("127.77.250.3", KEY))
     assert providers.save_jump_hosts(nodes) == {}

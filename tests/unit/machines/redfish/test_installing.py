@@ -33,7 +33,7 @@ from provisioner.machines.journal import Installation, Journal
 from provisioner.machines.providers import base
 from provisioner.machines.providers.hosts import Host
 from provisioner.plan.models import Plan
-from provisioner.transport import process, ssh
+from provisioner.transport import process, ssh_pins
 from tests.support import bmc as fake
 from tests.support.plans import cluster_spec, plan
 
@@ -684,7 +684,7 @@ def test_what_an_installer_reports_is_heard(rack: Callable[..., Rack], monkeypat
         caught.value
     )
     paths = test_rack.machines(fleet_plan(2))._access.paths
-    assert list(ssh.load_pins(paths).values()) == [(ends, KEY)]
+    assert list(ssh_pins.load_pins(paths).values()) == [(ends, KEY)]
     steps = Journal(paths.site("here") / "bmc.json").load()
     assert [(installation.step, installation.host_key) for installation in steps.values()] == [
         ("failed", ""),
