@@ -358,7 +358,7 @@ def test_bad_then_well_again(cluster: Cluster) -> None:
     assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
     quarantined = next(n for n in first_report.nodes if n.name == "train-1").quarantine
     assert quarantined is not None
-    assert (quarantined["owner"], quarantined["checks"]) == (OURS, ["gpu.count"])
+    assert (quarantined.owner, quarantined.checks) == (OURS, ["gpu.count"])
     row = next(n for n in status(cluster, ask=False).to_json()["nodes"] if n["name"] == "train-1")
     assert row["quarantine"]["reason"] == "gpu.count: 7 instead of 8"
     assert after(cluster, *lost("train-1")).healthy_nodes == ()
@@ -415,7 +415,7 @@ def test_a_hook_that_fails_is_told_and_tried_again(cluster: Cluster) -> None:
     refuse.touch()
     updated_report = after(cluster, *lost("train-1"))
     assert updated_report.nodes[0].quarantine is not None
-    assert updated_report.nodes[0].quarantine["trouble"] == "the drain command ended with status 1"
+    assert updated_report.nodes[0].quarantine.problem == "the drain command ended with status 1"
     refuse.unlink()
     after(cluster, *lost("train-1"))
     assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]

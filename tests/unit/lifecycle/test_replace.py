@@ -240,8 +240,8 @@ def test_status_has_the_newer_report_of_a_replaced_node_until_the_next_of_the_fl
 ) -> None:
     page = cluster.paths.runs / "20260101T000000" / "report.html"
     node_state.note_report(cluster.paths, page, ["train-1"])
-    document = status(cluster, ask=False).to_json()
-    assert document["partial_report"] == {"report": str(page), "nodes": ["train-1"]}
+    document = status(cluster, ask=False)
+    assert document.to_json()["partial_report"] == {"report": str(page), "nodes": ["train-1"]}
     assert f"newer report of train-1: {page}" in list(lines(document, cluster.file))
     node_state.note_report(cluster.paths, page)
     assert status(cluster, ask=False).to_json()["partial_report"] is None
