@@ -76,6 +76,20 @@ def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
     assert (tmp_path / site_hooks.WORKER).is_file()
 
 
+def test_commands_after_a_list_are_a_code_block() -> None:
+    """Four spaces right after a list are another paragraph of its last item: a sentence stands between them."""
+    command = re.compile(r"^    (\$ |sudo |gpuprov |make |export |python3? )")
+    for file in sorted((ROOT / "docs").rglob("*.md")):
+        in_list = in_fence = False
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            in_fence ^= line.startswith("```")
+            if re.match(r" {0,3}([-*]|[0-9]+\.) ", line):
+                in_list = True
+            elif line and not line.startswith(" "):
+                in_list = False
+            assert in_fence or not (in_list and command.match(line)), f"{file}:{number}: {line}"
+
+
 def test_long_sentences_are_counted() -> None:
     short = "`gpuprov up FILE --sandbox` counts [as one word](concepts/stack.md). Here is another one."
     long = " ".join(["Word", *["word"] * 25]) + "."
