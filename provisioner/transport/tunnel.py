@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
-from provisioner.transport import process, ssh
+from provisioner.transport import process, ssh, ssh_config
 
 READY_S = 30.0
 """Seconds until ssh has logged in: twice its ConnectTimeout."""
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 def tunnel(paths: ClusterPaths, node: str, ports: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Local ports that lead to these ports of a node's 127.0.0.1, in their order. It is the same port where that is
     free here. On this very machine they are the node's own. Raises GpuprovError."""
-    if node in ssh.local(paths):
+    if node in ssh_config.local(paths):
         yield tuple(ports)
         return
     local_ports = _free_ports(ports)
