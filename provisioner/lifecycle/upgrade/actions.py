@@ -144,11 +144,23 @@ def leave_the_quarantined(journal: Journal, actions: NodeActions, requested: str
 def end_without_machines(journal: Journal, actions: NodeActions) -> None:
     """End an upgrade whose machines are gone, by a `down` that was cut short. What it had out of service is in
     quarantine until the machine that has the name now is proven."""
-    drained = journal.at(*DRAINED)
-    for name in journal.out_of_service():
-        reason = "the upgrade that had it out of service has ended with its machine"
-        actions.keep_out(name, reason, drained=name in drained)
+    reason = "the upgrade that had it out of service has ended with its machine"
+    _hand_over(journal, actions, journal.out_of_service(), reason)
     journal.nodes, journal.phase = {}, "done"
+
+
+def keep_unrecorded_out(journal: Journal, actions: NodeActions, unproven: Collection[str]) -> None:
+    """Before another upgrade begins: quarantine nodes that this one has out of service and that the ledger does not
+    have. The other one has no part for them: `up` proves them."""
+    reason = "an upgrade had it out of service, and what it runs is recorded nowhere"
+    _hand_over(journal, actions, [name for name in journal.out_of_service() if name in unproven], reason)
+
+
+def _hand_over(journal: Journal, actions: NodeActions, names: Collection[str], reason: str) -> None:
+    """From the journal to the quarantine."""
+    drained = journal.at(*DRAINED)
+    for name in names:
+        actions.keep_out(name, reason, drained=name in drained)
 
 
 def leave_the_bad(journal: Journal, actions: NodeActions) -> None:

@@ -20,6 +20,7 @@ from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.actions import (
     NodeActions,
     end_without_machines,
+    keep_unrecorded_out,
     leave_the_bad,
     leave_the_quarantined,
 )
@@ -104,7 +105,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
                 f"the machines that it was to move are gone; `gpuprov up {cluster.typed_file}` proves the new ones"
             )
         else:
-            _choose(cluster, journal, lock, target, nodes, options)
+            _choose(NodeActions(cluster, nodes, run_dir), journal, lock, target, nodes, options)
         if done.stopped or not journal.busy:
             locking.write(cluster, whole_lock)
         if done.stopped:
@@ -208,10 +209,11 @@ def document(cluster: Cluster, done: Upgrade) -> UpgradeOutput:
 
 
 def _choose(
-    cluster: Cluster, journal: Journal, lock: Lock, target: str, nodes: Sequence[Node], options: Options
+    actions: NodeActions, journal: Journal, lock: Lock, target: str, nodes: Sequence[Node], options: Options
 ) -> None:
     """Begin an upgrade in the journal, or leave it as it is where it goes on. Raises GpuprovError where neither is
     possible."""
+    cluster = actions.cluster
     if options.rollback_all:
         if not journal.at("moved", "leaving") and not journal.busy:
             raise GpuprovError("nothing to roll back: no node was moved", where=cluster.spec.name)
@@ -253,6 +255,7 @@ def _choose(
     }
     for name in unproven:
         cluster.events("upgrade", "warning", "never verified: `gpuprov up` configures it", node=name)
+    keep_unrecorded_out(journal, actions, unproven)
     size = batch_size(cluster.spec.upgrade.batch if options.batch is None else options.batch, len(runs))
     if runs:
         order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)

@@ -14,6 +14,7 @@ from provisioner.lifecycle import diff
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import command
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.lifecycle.upgrade.command import Options, Upgrade
 from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.machines.providers import capacity
@@ -177,7 +178,8 @@ def test_each_lock_is_parsed_once_and_not_once_for_each_node(tmp_path: Path, mon
 
     monkeypatch.setattr(lockfile, "read", counted)
     journal = Journal()
-    command._choose(cluster, journal, NEW, target, machines, Options())
+    actions = NodeActions(cluster, machines, tmp_path)
+    command._choose(actions, journal, NEW, target, machines, Options())
     assert names == [f"{identity(OLD)}.lock"]
     ledger = Ledger(cluster.paths)
     moving = command._moving(journal, ledger, machines)

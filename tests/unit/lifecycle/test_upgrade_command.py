@@ -278,6 +278,24 @@ def test_an_upgrade_whose_lock_was_taken_back_before_anything_moved_is_over(clus
     assert run(cluster, world).nothing
 
 
+@pytest.mark.parametrize("desired", [OLD, NEW])
+def test_a_node_that_is_out_of_service_and_not_recorded_is_in_quarantine_when_another_upgrade_begins(
+    cluster: Cluster, world: World, desired: Lock
+) -> None:
+    """applied.json was lost: only the first node is recorded again."""
+    Ledger(cluster.paths).record(NODES[:1], NEW)
+    steps_by_name: dict[str, Any] = {"train-0": "moved", "train-1": "proven", "train-2": "waiting"}
+    nodes = {name: Place(identity(OLD), step) for name, step in steps_by_name.items()}
+    Journal("another", "moving", nodes=nodes).save(cluster.paths)
+    world.lock = desired
+    assert run(cluster, world).ok
+    entries = quarantine_book.load(cluster.paths).nodes
+    assert {name: (entry.id, entry.owner, entry.drained) for name, entry in entries.items()} == {
+        "train-1": (NODES[1].id, OURS, False)
+    }
+    assert "train-1" not in upgrade_journal.load(cluster.paths).nodes
+
+
 def test_a_way_back_goes_on_whatever_cluster_yaml_wants_now(cluster: Cluster, world: World) -> None:
     proven(cluster)
     nodes = {"train-0": Place(identity(OLD), "failed", "bad"), "train-1": Place(identity(OLD))}
