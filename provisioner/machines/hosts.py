@@ -174,15 +174,20 @@ class HostMachines:
             self._events("down", "log", f"stays: {sentence}", node=node.name)
 
     def _former(self, nodes: Mapping[str, Node]) -> list[Action]:
-        """Nodes that nodes.json does not name, and whose hosts were proven and become other ones."""
-        known, proven = {node.id for node in self._known}, Ledger(self._access.paths).machines()
+        """Nodes whose hosts become other ones, and that have no host then: those of nodes.json, and those that were
+        proven, of hosts that it does not name."""
         names: dict[str, list[str]] = {}
-        for name, id in proven.items():
-            names.setdefault(id, []).append(name)
+        for former in self._known:
+            if former.name not in nodes:
+                names.setdefault(former.id, []).append(former.name)
+        known_ids = {node.id for node in self._known}
+        for name, id in Ledger(self._access.paths).machines().items():
+            if id not in known_ids:
+                names.setdefault(id, []).append(name)
         return [
             Action("delete", f"{former}: its machine {node.id} becomes {name}", former)
             for name, node in nodes.items()
-            if node.id not in known and name not in names.get(node.id, ())
+            if name not in names.get(node.id, ())
             for former in names.get(node.id, ())
         ]
 

@@ -237,8 +237,13 @@ class World:
             self._refuse_in_service(machine, "changed")
 
     def renaming(self, host: Host, node: str) -> None:
-        """A host is about to be that node. One that is drained as another node is out of service until it is proven."""
-        if host.node != node and self.drained.get(host.node) == host.known_as:
+        """A host is about to be that node. One in service as another node is drained before, and out of service until
+        it is proven."""
+        if host.node == node:
+            return
+        if host.in_use:
+            self._refuse_in_service(host, f"made {node}")
+        if self.drained.get(host.node) == host.known_as:
             host.in_use = False
 
     def undoing(self, host: Host, node: str) -> None:

@@ -14,6 +14,7 @@ from provisioner.common.errors import GpuprovError, ProviderError
 from provisioner.common.events import Event, Events
 from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.lifecycle import machines, session
+from provisioner.lifecycle.node_changes import node_changes
 from provisioner.machines import existing
 from provisioner.machines.hosts import HostMachines
 from provisioner.machines.providers.baremetal.provider import BareMetalHosts
@@ -117,6 +118,18 @@ def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> No
     assert "gpuprov release FILE train-0" in caught.value.hint
     planned_changes = lab.machines({"b": {}}, known).plan(plan, replace=["train-0"])
     planned_changes.refuse_more(["train-0"], ["train-0"])
+
+
+def test_a_node_whose_host_takes_the_place_of_another_one_is_named_and_not_replaced_by_the_way(lab: Lab) -> None:
+    """The first of two hosts is taken out of the list: the second one becomes the first node."""
+    previous_site = lab.machines({"a": {}, "b": {}})
+    known = previous_site.apply(planned(2), previous_site.plan(planned(2)))
+    changes = lab.machines({"b": {}}, known).plan(planned(1), replace=["train-0"])
+    ending = {action.node: action.name for action in changes.actions if action.what == "delete" and not action.attached}
+    assert ending == {"train-1": "train-1: its machine b becomes train-0"}
+    assert node_changes(known, planned(1), [changes]).ends == ("train-0", "train-1")
+    with pytest.raises(ProviderError, match="would also delete train-1"):
+        changes.refuse_more(["train-0"], ["train-0"])
 
 
 def test_fewer_hosts_than_machines_are_refused(lab: Lab) -> None:
