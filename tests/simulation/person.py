@@ -123,7 +123,8 @@ class Person:
 
     def _site_back(self, site: str, groups: Sequence[str] = ()) -> None:
         """A site and its groups as they were when cluster.yaml last had them: `groups`, else those whose names are
-        free, or all where none is, as after a new name of the site."""
+        free, or all where none is, as after a new name of the site. Other sites that cluster.yaml has stay as they
+        are."""
         candidates = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
         records = [load(run / "sites" / site / "site.json") or {} for run in self.history.run_directories()]
         made_by = {record.get("provider") for record in records}
@@ -143,7 +144,8 @@ class Person:
             restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
         def restore(file: ClusterFile) -> None:
-            for name in {site, *(name for group in restored.values() for name in former.sites_of(group))}:
+            listed = {name for group in restored.values() for name in former.sites_of(group)}
+            for name in {site, *(listed - file.used_sites())}:
                 file.sites[name] = dict(former.sites[name])
             file.groups |= restored
 
