@@ -161,6 +161,28 @@ def test_a_killed_exec_costs_a_node_that_is_verified_nothing(fleet: SandboxClust
     assert not is_quarantined(fleet)
 
 
+def test_a_killed_verify_costs_an_exec_nothing(fleet: SandboxCluster) -> None:
+    """Nor does the next command, which ends what is left of the killed one."""
+    signal_file = "/tmp/exec-may-end"
+    command = f"until test -e {signal_file}; do sleep 0.2; done; echo it goes on"
+    name = fleet.container("train-0")
+    with started(fleet, "exec", fleet.file, command) as execution:
+        assert until(lambda: inside.run(name, "pgrep", "-f", f"until test -e {signal_file}").returncode == 0)
+        with started(fleet, "verify", fleet.file, "--level", "quick") as verify:
+            run = keeper_of(verify)
+            with frozen_while_probed(fleet, verify):
+                kill(verify, run)
+        done = fleet.verify("--level", "quick")
+        assert done.status == 0, (done.stderr, wrongs(done))
+        assert execution.poll() is None, "it has ended"
+        inside.run(name, "touch", signal_file)
+        stdout, stderr = execution.communicate(timeout=DEADLINE_S)
+    inside.run(name, "rm", signal_file)
+    assert (execution.returncode, stdout) == (0, "train-0: it goes on\n"), stderr
+    assert hook_calls(fleet) == []
+    assert not is_quarantined(fleet)
+
+
 def test_a_node_survives_that_nodes_json_has_lost_when_another_can_not_be_had(fleet: SandboxCluster) -> None:
     previous_ids, record = container_ids(fleet), fleet.root / "nodes.json"
     record.write_text(record.read_text()[:20])
