@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import pty
 import signal
+import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +17,9 @@ from types import TracebackType
 
 import pexpect
 import pyte
+from pexpect.fdpexpect import fdspawn
 
+from tests.support import warm
 from tests.support.sandbox_cluster import DEADLINE_S, ROOT, SandboxCluster
 
 PATIENCE_S = 60.0
@@ -29,10 +35,76 @@ def _hears_all() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+class _Spawned(pexpect.spawn):  # type: ignore[misc]
+    """A command that is started anew."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], size: tuple[int, int]) -> None:
+        super().__init__(
+            command[0], [*command[1:]], cwd=str(cwd), dimensions=size, timeout=PATIENCE_S, env=env,
+            preexec_fn=_hears_all,
+        )  # fmt: skip
+
+    def kill(self) -> None:  # type: ignore[override]
+        if not self.closed:
+            self.close(force=True)
+
+    def exit_status(self) -> int:
+        """How the command ended, of a signal as a shell tells it."""
+        self.close()
+        return int(self.exitstatus if self.exitstatus is not None else 128 + self.signalstatus)
+
+    def hang_up(self) -> None:
+        self.ptyproc.fileobj.close()
+        self.ptyproc.closed = self.closed = True
+
+    def has_ended(self) -> bool:
+        with contextlib.suppress(ChildProcessError):
+            return bool(os.waitpid(self.pid, os.WNOHANG)[0])
+        return False
+
+
+class _Imported(fdspawn):  # type: ignore[misc]
+    """A command in a process that has gpuprov imported."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], size: tuple[int, int]) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        python, option, module, *arguments = command
+        assert (python, option) == (sys.executable, "-m")
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        self.started = warm.Command(module, arguments, cwd=cwd, env=env, **streams)
+        os.close(theirs)
+        super().__init__(ours, timeout=PATIENCE_S)
+        self.pid = self.started.pid
+
+    def setwinsize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.child_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def kill(self) -> None:
+        if not self.started.has_ended():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.started.wait(PATIENCE_S)
+        if not self.closed:
+            self.close()
+
+    def exit_status(self) -> int:
+        self.close()
+        number = self.started.wait(PATIENCE_S)
+        return number if number >= 0 else 128 - number
+
+    def hang_up(self) -> None:
+        self.close()
+
+    def has_ended(self) -> bool:
+        return self.started.has_ended()
+
+
 class Terminal:
     """`with Terminal(argv, columns=80) as terminal:` runs a command; what it writes goes to a VT102 of that size.
 
-    `env` adds variables, None takes one away.
+    `env` adds variables, None takes one away. `imported`: the command is `python -m MODULE …`, in a process that has
+    gpuprov imported already (tests/support/warm.py).
     """
 
     def __init__(
@@ -43,6 +115,7 @@ class Terminal:
         columns: int = 100,
         lines: int = 30,
         env: Mapping[str, str | None] | None = None,
+        imported: bool = False,
     ) -> None:
         changed = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "NO_COLOR": None}
         changed |= dict(env or {})
@@ -50,10 +123,8 @@ class Terminal:
         self.pyte_screen = pyte.HistoryScreen(columns, lines, history=HISTORY, ratio=1)
         self._stream = pyte.ByteStream(self.pyte_screen)
         command = [str(argument) for argument in argv]
-        self._child = pexpect.spawn(
-            command[0], command[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
-            env={**clean, **{k: v for k, v in changed.items() if v is not None}}, preexec_fn=_hears_all,
-        )  # fmt: skip
+        clean |= {k: v for k, v in changed.items() if v is not None}
+        self._child = (_Imported if imported else _Spawned)(command, cwd, clean, (lines, columns))
         self._child.delaybeforesend = None
         self.raw = b""
         """Everything that was written, for an assertion about bytes."""
@@ -66,8 +137,7 @@ class Terminal:
     ) -> None:
         if error is not None:
             print(self.text, file=sys.stderr)
-        if not self._child.closed:
-            self._child.close(force=True)
+        self._child.kill()
 
     @property
     def pid(self) -> int:
@@ -106,8 +176,7 @@ class Terminal:
         while self.read():
             if time.monotonic() > deadline:
                 raise AssertionError(f"still running:\n{self.text}")
-        self._child.close()
-        return int(self._child.exitstatus if self._child.exitstatus is not None else 128 + self._child.signalstatus)
+        return self._child.exit_status()
 
     def type(self, keys: str) -> None:
         self._child.send(keys)
@@ -119,16 +188,14 @@ class Terminal:
 
     def hang_up(self) -> None:
         """Close the window: the command's terminal is gone, and the kernel sends it SIGHUP."""
-        self._child.ptyproc.fileobj.close()
-        self._child.ptyproc.closed = self._child.closed = True
+        self._child.hang_up()
 
     def gone(self, seconds: float = PATIENCE_S) -> bool:
         """Whether the command ends by itself, after `hang_up`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(self.pid, os.WNOHANG)[0]:
-                    return True
+            if self._child.has_ended():
+                return True
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.transport import ssh_config, ssh_keys
+from tests.support import warm
 from tests.support.sandbox_cluster import ROOT
 
 FILE = """
@@ -56,10 +56,8 @@ def called(file: Path, *arguments: str) -> tuple[int, list[str], str]:
     for name in ("ssh", "scp"):
         (tools / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
         (tools / name).chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "provisioner", *arguments], cwd=file.parent, capture_output=True, text=True, timeout=60,
-        check=False, env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tools}:{os.environ['PATH']}"},
-    )  # fmt: skip
+    path = {"PYTHONPATH": str(ROOT), "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = warm.run("provisioner", *arguments, cwd=file.parent, env={**os.environ, **path})
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 

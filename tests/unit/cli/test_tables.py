@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,8 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle.session import open_cluster
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
-from tests.support.sandbox_cluster import ROOT
+from tests.support import warm
+from tests.support.terminal import Terminal, gpuprov
 
 pytestmark = pytest.mark.heavy
 
@@ -38,31 +36,22 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def in_a_terminal(*argv: str, **env: str) -> str:
+def in_a_terminal(*argv: object, **env: str) -> str:
     """What the command prints in a terminal that says no width of its own."""
-    leader, follower = pty.openpty()
-    done = subprocess.Popen(argv, cwd=ROOT, stdout=follower, stdin=follower, env=os.environ | env)
-    os.close(follower)
-    output = b""
-    try:
-        while part := os.read(leader, 65536):
-            output += part
-    except OSError:  # how Linux tells a terminal's end
-        pass
-    os.close(leader)
-    assert done.wait(timeout=60) == 0
-    return output.decode()
+    with Terminal(argv, columns=0, lines=0, env={**env, "LINES": None}, imported=True) as terminal:
+        assert terminal.end() == 0
+        return terminal.raw.decode()
 
 
 @pytest.mark.parametrize("columns", ["", "0", "80", "30"])
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 def test_status_never_cuts_a_name_or_an_address(columns: str, terminal: bool, file: Path) -> None:
-    argv = [sys.executable, "-m", "provisioner", "status", str(file), "--offline"]
     if terminal:
-        output = in_a_terminal(*argv, COLUMNS=columns)
+        output = in_a_terminal(*gpuprov("status", file, "--offline"), COLUMNS=columns)
     else:
-        env = os.environ | {"COLUMNS": columns}
-        output = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+        done = warm.run("provisioner", "status", file, "--offline", env={**os.environ, "COLUMNS": columns})
+        assert done.returncode == 0, done.stderr
+        output = done.stdout
     for cell in (NAME, MACHINE, ADDRESS):
         assert cell in output
     assert "…" not in output

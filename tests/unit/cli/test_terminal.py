@@ -38,11 +38,15 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path) -> START:
     """Starts a scripted command at a terminal; `gates` are open from the beginning."""
 
-    def at(*arguments: str, gates: str = "asked", env: dict[str, str | None] | None = None, **size: int) -> Terminal:
+    def at(
+        *arguments: str, gates: str = "asked", env: dict[str, str | None] | None = None, imported: bool = True,
+        **size: int,
+    ) -> Terminal:  # fmt: skip
         for gate in gates.split():
             (folder / "gates" / gate).touch()
         argv = [sys.executable, "-m", "tests.support.scripted", *arguments]
-        return Terminal(argv, cwd=folder, env={"GPUPROV_TEST_GATES": str(folder / "gates"), **(env or {})}, **size)
+        env = {"GPUPROV_TEST_GATES": str(folder / "gates"), **(env or {})}
+        return Terminal(argv, cwd=folder, env=env, imported=imported, **size)
 
     return at
 
@@ -270,7 +274,7 @@ def test_no_color_has_no_colour(start: START) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "gb18030"])
 def test_an_encoding_without_our_marks(encoding: str, start: START) -> None:
     env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
-    with start(*UP, gates=ALL, env=env) as terminal:
+    with start(*UP, gates=ALL, env=env, imported=False) as terminal:
         terminal.wait_for(QUESTION)
         terminal.type("y\r")
         assert terminal.end() == 0
@@ -283,7 +287,7 @@ def test_help_and_errors_of_every_command_at_a_narrow_terminal(folder: Path) -> 
     for command in ("unlock", "quarantine train-9 --reason fan", "ssh train-0", "exec true", "verify", "status"):
         name, *options = command.split()
         arguments = [name, "cluster.yaml", *options]
-        with Terminal(gpuprov(*arguments), cwd=folder, columns=40) as terminal:
+        with Terminal(gpuprov(*arguments), cwd=folder, columns=40, imported=True) as terminal:
             terminal.end()
             assert "internal error" not in terminal.text, terminal.text
             assert "Traceback" not in terminal.text
@@ -308,7 +312,7 @@ def say(file: Path, stage: str, kind: str, message: str, **fields: object) -> No
 def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path) -> None:
     file = events_file(folder)
     say(file, "terraform", "done", "virginia: 5 resources")
-    with Terminal(gpuprov("status", "cluster.yaml", "--watch"), cwd=folder, lines=40) as terminal:
+    with Terminal(gpuprov("status", "cluster.yaml", "--watch"), cwd=folder, lines=40, imported=True) as terminal:
         terminal.wait_for(f"gpuprov up, process {os.getpid()}", "✓ terraform", "train-3", "4 nodes: 4 planned")
         say(file, "configure", "started", "running the roles on 4 nodes", total=4)
         say(file, "configure", "progress", "efa : Install EFA", node="train-1", done=3, total=65, unit="task")
