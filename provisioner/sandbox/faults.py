@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
@@ -225,10 +226,16 @@ def _healthy(name: str, catalog: Catalog | None = None) -> Json:
     return hardware(machine, known.gpu(machine.gpu_model), "node", known)
 
 
+@cached
+def _listed(name: str) -> Json:
+    """Of a machine type of the catalogue, to be read only."""
+    return _healthy(name)
+
+
 def _machines_with(fault: Fault) -> Iterator[str]:
     from provisioner.catalog import load
 
-    return (name for name in load().names() if fault.applies(_healthy(name)))
+    return (name for name in load().names() if fault.applies(_listed(name)))
 
 
 def _active(machine: Json) -> tuple[Active, ...]:

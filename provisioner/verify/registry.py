@@ -13,8 +13,13 @@ from provisioner.verify.check import Check
 Function = Callable[..., None]
 
 
-def all_checks() -> Iterator[tuple[Function, Check]]:
+@cache
+def all_checks() -> tuple[tuple[Function, Check], ...]:
     """Every check of provisioner/verify/checks, with its declaration."""
+    return tuple(_imported_checks())
+
+
+def _imported_checks() -> Iterator[tuple[Function, Check]]:
     for info in sorted(pkgutil.iter_modules(checks.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{checks.__name__}.{info.name}")
         for value in vars(module).values():
@@ -23,9 +28,10 @@ def all_checks() -> Iterator[tuple[Function, Check]]:
                 yield value, declared
 
 
-def plain_checks() -> Iterator[tuple[Function, Check]]:
+@cache
+def plain_checks() -> tuple[tuple[Function, Check], ...]:
     """Those that need neither pytest nor a connection."""
-    return ((function, declared) for function, declared in all_checks() if check_runner.plain(function) is not None)
+    return tuple((function, check) for function, check in all_checks() if check_runner.plain(function) is not None)
 
 
 @cache

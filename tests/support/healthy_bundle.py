@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from provisioner.catalog import load
-from provisioner.catalog.models import Machine
+from provisioner.catalog.models import Gpu, Machine
 from provisioner.common.levels import Level
 from provisioner.spec.groups import Group
 from provisioner.stack.models import Image, Package, Stack
@@ -124,9 +125,25 @@ def nth(machine: str, number: int) -> dict[str, str | Output]:
 
 
 def healthy(machine: str) -> dict[str, str | Output]:
-    """The texts of a healthy node of that type."""
+    """The texts of a healthy node of that type, which the caller may change."""
     row = load().machine(machine)
     gpu = load().gpu(row.gpu_model)
+    entry = _TEXTS.get(machine)
+    if entry is None or entry[0] is not row or entry[1] is not gpu:
+        if len(_TEXTS) >= CACHED:
+            _TEXTS.clear()
+        entry = _TEXTS[machine] = row, gpu, _texts(row, gpu)
+    return {**entry[2]}
+
+
+CACHED = 64
+"""Machine types whose texts are kept, half a MB each."""
+_TEXTS: dict[str, tuple[Machine, Gpu, Mapping[str, str | Output]]] = {}
+"""Machine type → its rows of the catalogue, for which a test may put others, and the texts that were made of them."""
+
+
+def _texts(row: Machine, gpu: Gpu) -> dict[str, str | Output]:
+    machine = row.name
     texts: dict[str, str | Output] = {
         "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
         "dmesg-before.txt": BOOT,

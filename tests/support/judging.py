@@ -35,8 +35,13 @@ def _judged(node: check_runner.NodeUnderTest, peers: check_runner.Peers) -> Judg
     declared_of = {}
     for function, declared in plain_checks():
         outcome = check_runner.run(function, declared, node, peers).bounded()
-        compared = {key: json.loads(to_json(getattr(outcome, key))) for key in ("expected", "actual")}
-        results[declared.id] = replace(health.result(declared, outcome), **compared)
+        compared = {
+            key: json.loads(to_json(value))
+            for key in ("expected", "actual")
+            if (value := getattr(outcome, key)) is not None
+        }
+        result = health.result(declared, outcome)
+        results[declared.id] = replace(result, **compared) if compared else result
         declared_of[declared.id] = declared
     checks = blame(
         results,

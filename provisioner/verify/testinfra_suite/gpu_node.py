@@ -25,6 +25,8 @@ class Node:
         self.host, self.name, self.expected = host, name, expected
         self._answers: dict[str, tuple[int, str, str] | str] = {}
         self._unreachable = ""
+        self._smi: ElementTree.Element | None = None
+        self._gpus: list[dict[str, Any]] | None = None
 
     def require(self, condition: bool, reason: str, *facts: str) -> None:
         """Fail for this reason unless the condition holds. `facts` are the expected values that it rests on: where one
@@ -86,13 +88,16 @@ class Node:
     def nvidia_smi(self) -> ElementTree.Element:
         """`nvidia-smi -q -x`. Its exit status is not 0 where it only warns (of an InfoROM)."""
         __tracebackhide__ = True
-        status, stdout, stderr = self.run("nvidia-smi -q -x")
-        document = re.search(r"<nvidia_smi_log.*</nvidia_smi_log>", stdout, re.S)  # without its warnings
-        try:
-            return ElementTree.fromstring(document[0] if document else stdout)  # noqa: S314 - expat >= 2.4.1 bounds entities
-        except ElementTree.ParseError:
-            reason = (stderr.strip() or stdout.strip())[-300:]
-            pytest.fail(f"{self.name}: nvidia-smi ended with status {status}: {reason}", pytrace=False)
+        if self._smi is None:
+            status, stdout, stderr = self.run("nvidia-smi -q -x")
+            document = re.search(r"<nvidia_smi_log.*</nvidia_smi_log>", stdout, re.S)  # without its warnings
+            try:
+                # expat >= 2.4.1 bounds entities
+                self._smi = ElementTree.fromstring(document[0] if document else stdout)  # noqa: S314
+            except ElementTree.ParseError:
+                reason = (stderr.strip() or stdout.strip())[-300:]
+                pytest.fail(f"{self.name}: nvidia-smi ended with status {status}: {reason}", pytrace=False)
+        return self._smi
 
     def gpus(self) -> list[dict[str, Any]]:
         """The GPUs that answer: name, memory_mib, and for NVIDIA its modes and the state of its fabric. Fails
@@ -100,9 +105,10 @@ class Node:
         __tracebackhide__ = True
         if not self.expected["gpu_count"]:
             pytest.skip("this machine has no GPU")
-        listed = self._amd_gpus() if self.expected["vendor"] == "amd" else self._nvidia_gpus()
-        self.require(bool(listed), "no GPU answers")
-        return listed
+        if self._gpus is None:
+            self._gpus = self._amd_gpus() if self.expected["vendor"] == "amd" else self._nvidia_gpus()
+        self.require(bool(self._gpus), "no GPU answers")
+        return self._gpus
 
     def _nvidia_gpus(self) -> list[dict[str, Any]]:
         gpus = []

@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,13 @@ from tests.support.sandbox_cluster import ROOT
 PAGE = "# Top\n\none\n\n## First step\n\ntwo\n```\n# a comment\n```\n\n### Below\n\nthree\n\n## Second\n\nfour\n"
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@cache
+def messages() -> tuple[tuple[str, str], ...]:
     """File and text of everything in the package that may be shown: strings but docstrings, and values of YAML."""
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[tuple[str, str]]:
     for file in sorted((ROOT / "provisioner").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
