@@ -152,6 +152,7 @@ def test_two_disks_of_the_same_files_are_the_same_but_for_time_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "FREE_MIB", 32)
+    monkeypatch.setattr(layout, "ESP_MIB", 64)
     root, esp = tmp_path / "root", tmp_path / "esp"
     (root / "etc").mkdir(parents=True)
     (root / "etc" / "hostname").write_text("one\n")
