@@ -1,8 +1,8 @@
 """Commands in processes that have gpuprov imported already: most of a second of the processor less for each of them.
 
-For tests of what a command shows, asks and calls. How it starts, with which streams, encoding and signals, is held by
-tests that start `python -m provisioner` (test_exit.py, test_main.py). One process imports gpuprov, does nothing else,
-and forks for each command; it ends with the process of the tests.
+For tests of what a command shows, asks, calls and does. How it starts, with which streams, encoding and signals, is
+held by tests that start `python -m provisioner` (test_exit.py, test_main.py). One process imports gpuprov, does nothing
+else, and forks for each command; it ends with the process of the tests.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.support.sandbox_cluster import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     "provisioner.cli.main", "provisioner.cli.gc", "provisioner.cli.lifecycle", "provisioner.cli.quarantine",
     "provisioner.cli.replace", "provisioner.cli.ssh", "provisioner.cli.status", "provisioner.cli.verify",
-    "provisioner.lifecycle.down", "provisioner.lifecycle.replace.command", "provisioner.lifecycle.upgrade.command",
-    "provisioner.machines.workspace.binary", "provisioner.transport.process",
+    "provisioner.lifecycle.down", "provisioner.lifecycle.gc", "provisioner.lifecycle.planning",
+    "provisioner.lifecycle.replace.command", "provisioner.lifecycle.status", "provisioner.lifecycle.upgrade.command",
+    "provisioner.machines.workspace.binary", "provisioner.sandbox.backends", "provisioner.sandbox.faults",
+    "provisioner.transport.process",
 )  # fmt: skip
 REQUEST = 1 << 20
 """Bytes that a request has at most."""
