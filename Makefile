@@ -14,6 +14,9 @@ UNIT := $(PYTEST) -n $(WORKERS) $(HANGS)=900 tests/unit tests/schema
 SANDBOX_TESTS := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) $(HANGS)=2400 tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
+# The tests start hundreds of processes: what they import is compiled once, also where the caller's Python keeps nothing.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Seconds of `make fuzz`.
 SECONDS ?= 600
 # Histories of `make simulation`; modules and folders to mutate, and how many of the mutants; which of them.
