@@ -15,7 +15,7 @@ import yaml
 from provisioner.sandbox import containers, faults
 from tests.support.sandbox_cluster import Done, SandboxCluster, failing, unknown, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 DEADLINE_S = 400
 SLURM_JOB = "cp /bin/sleep /tmp/slurmstepd && exec /tmp/slurmstepd 3600"
 """A step of a job: what runs in it uses no GPU yet."""

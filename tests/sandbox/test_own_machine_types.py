@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.sandbox_cluster import SandboxCluster
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
 def test_machines_that_no_catalogue_lists(tmp_path: Path) -> None:
