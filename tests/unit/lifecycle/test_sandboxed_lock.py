@@ -82,11 +82,11 @@ def test_status_says_that_the_lock_is_older_than_the_file(tmp_path: Path, is_bes
         lockfile.write(tmp_path / "cluster.lock", lock)
     file = tmp_path / "cluster.yaml"
     fits = status(open_cluster(file, sandbox=True), ask=False)
-    assert fits["lock_changes"] == []
+    assert fits.lock_changes == []
     assert not [line for line in lines(fits, file) if "lock" in line]
     file.write_text(FILE.format(stack='{ driver: "595" }', count=1))
     document = status(open_cluster(file, sandbox=True), ask=False)
-    assert document["lock_changes"] == ["stack.driver: 580 when locked, 595 now"]
+    assert document.lock_changes == ["stack.driver: 580 when locked, 595 now"]
     command = f"gpuprov lock {file} {'--no-sandbox' if is_beside_file else '--sandbox'}"
     sentence = f"the lock is older than {file} (stack.driver: 580 when locked, 595 now); `{command}` renews it"
     assert sentence in list(lines(document, file))

@@ -129,7 +129,7 @@ def test_the_outcome_is_an_event_and_a_document(cluster: Cluster, world: World) 
     done = run(cluster, world)
     last = [event for event in events if event.stage == "upgrade"][-1]
     assert (last.kind, last.message) == ("done", "3 of 3 nodes moved")
-    actual = document(cluster, done)
+    actual = document(cluster, done).to_json()
     assert actual["nodes"][0] == {
         "name": "train-0", "step": "moved", "reason": "", "lock": identity(NEW), "driver": "595.91.07"
     }  # fmt: skip
@@ -173,7 +173,7 @@ def test_nothing_is_moved_where_every_node_runs_the_lock(cluster: Cluster, world
     assert (done.nothing, done.exit, world.asked, world.calls) == (True, Exit.OK, [], [])
     assert upgrade_journal.load(cluster.paths) == Journal(to=identity(NEW))
     assert summary(done) == "every node runs the current lock"
-    assert {row["step"] for row in document(cluster, done)["nodes"]} == {"unchanged"}
+    assert {row["step"] for row in document(cluster, done).to_json()["nodes"]} == {"unchanged"}
 
 
 def test_a_bad_canary_is_brought_back_and_the_release_refused_from_then_on(cluster: Cluster, world: World) -> None:
@@ -337,7 +337,7 @@ def test_nodes_that_run_the_lock_already_have_no_part(cluster: Cluster, world: W
     Ledger(cluster.paths).record(NODES[1:], OLD)
     done = run(cluster, world)
     assert list(steps(cluster)) == ["train-1", "train-2"]
-    assert [row["step"] for row in document(cluster, done)["nodes"]] == ["unchanged", "moved", "moved"]
+    assert [row["step"] for row in document(cluster, done).to_json()["nodes"]] == ["unchanged", "moved", "moved"]
 
 
 def test_a_node_in_quarantine_is_left_out_unless_it_is_named(cluster: Cluster, world: World) -> None:

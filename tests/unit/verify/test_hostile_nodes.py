@@ -29,7 +29,7 @@ from provisioner.verify.peers import Peers
 from provisioner.verify.probe.runner import MARK
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import plain_checks
-from provisioner.verify.report.document import check_document, report_document
+from provisioner.verify.report.document import check_document, node_document
 from provisioner.verify.results import NodeReport
 from provisioner.verify.tools import FILES
 from provisioner.verify.watch import limited
@@ -170,7 +170,7 @@ def test_an_error_of_four_megabytes_is_told_once_and_short() -> None:
         report = NodeReport("a", "", "", P4D, False, node.checks, error=bad.error)
         assert not report.ok
         assert max(len(json.dumps(check_document(check).to_json())) for check in node.checks) < 4000
-        assert len(json.dumps(report_document(report).to_json())) < 1000 * len(node.checks)
+        assert len(json.dumps(node_document(report).to_json())) < 1000 * len(node.checks)
 
 
 SLOW = 'APT "";\nAPT::Periodic::Unattended-Upgrade "1";\n'
