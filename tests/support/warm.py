@@ -34,7 +34,7 @@ IMPORTED = (
     "provisioner.cli.replace", "provisioner.cli.ssh", "provisioner.cli.status", "provisioner.cli.verify",
     "provisioner.lifecycle.down", "provisioner.lifecycle.gc", "provisioner.lifecycle.planning",
     "provisioner.lifecycle.replace.command", "provisioner.lifecycle.status", "provisioner.lifecycle.upgrade.command",
-    "provisioner.machines.workspace.binary", "provisioner.sandbox.backends", "provisioner.sandbox.faults",
+    "provisioner.machines.terraform.binary", "provisioner.sandbox.backends", "provisioner.sandbox.faults",
     "provisioner.transport.process",
 )  # fmt: skip
 REQUEST = 1 << 20
