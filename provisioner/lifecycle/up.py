@@ -15,6 +15,7 @@ from provisioner.common.text import counted
 from provisioner.lifecycle import block_ends, configuring, hooks, locking, machines, preflight, verifying
 from provisioner.lifecycle.node_changes import NodeChanges, node_changes
 from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.site_choice import SiteChoices
@@ -23,7 +24,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
 from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan, build_plan
-from provisioner.rundir import node_state
+from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, Release, changes, identity, same
 from provisioner.stack.models import Lock
@@ -252,10 +253,14 @@ def _record(cluster: Cluster, all_sites: Plan, plan: Plan) -> None:
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed, and all that were in service are put back. Those that end
-    stay in quarantine until a machine of their name was proven, whichever that is."""
-    ledger, quarantined = Ledger(cluster.paths), quarantine.quarantined_nodes(cluster)
+    stay in quarantine until a machine of their name was proven, whichever that is. A host whose node nodes.json has
+    lost may be in service as it."""
+    ledger, nodes = Ledger(cluster.paths), cluster.nodes()
+    recorded = {node.name for node in nodes}
+    nodes += [fleet.departed(name, id) for name, id in ledger.machines().items() if name not in recorded]
+    quarantined = quarantine_book.load(cluster.paths).of(nodes)
     drained = {name for name, entry in quarantined.items() if entry.drained}
-    ending = [node for node in cluster.nodes() if node.name in intended.ends and node.name not in drained]
+    ending = [node for node in nodes if node.name in intended.ends and node.name not in drained]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
     reasons |= dict.fromkeys(intended.recreate, "its machine is recreated by gpuprov up")
     proven = [node for node in ending if ledger.of(node) is not None]

@@ -193,6 +193,17 @@ def test_a_node_in_quarantine_is_drained_only_where_it_is_not(
     assert bool(drained(cluster, monkeypatch, NodeChanges(remove=("train-0",)))) != done
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_a_node_that_nodes_json_has_lost_is_drained_like_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    Ledger(cluster.paths).record(NODES, lock())
+    fleet.save(cluster.paths, NODES[1:])
+    Book({"train-0": Entry("i-train-0", OURS, "x", "now", drained=done)}).save(cluster.paths)
+    names = [*drained(cluster, monkeypatch, NodeChanges(recreate=("train-0",), remove=("train-1",)))]
+    assert sorted(names) == (["train-1"] if done else ["train-0", "train-1"])
+
+
 def test_where_a_node_cannot_be_drained_no_machine_is_removed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
