@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from provisioner.output.error import ErrorOutput
+
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 FILES = ("FILE", "RECIPE")
@@ -49,13 +51,19 @@ class Ending:
     error_code: str = "ended"
     problems: tuple[Problem, ...] = ()
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "ok": False,
-            "exit_code": self.code,
-            "error": {"code": self.error_code, "message": self.message, "where": self.where, "hint": self.hint},
-            "problems": [asdict(problem) for problem in self.problems],
-        }
+    def document(self) -> ErrorOutput:
+        from provisioner.output.error import ErrorOutput, FailureOutput
+        from provisioner.output.validate import ProblemOutput
+
+        # Not checked: an error of an error would say nothing.
+        return ErrorOutput.model_construct(
+            ok=False,
+            exit_code=self.code,
+            error=FailureOutput.model_construct(
+                code=self.error_code, message=self.message, where=self.where, hint=self.hint
+            ),
+            problems=[ProblemOutput.model_construct(**asdict(problem)) for problem in self.problems],
+        )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from provisioner.common.typed_command import typed
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.images.recipe import Recipe
+    from provisioner.output.image import ImageMoveOutput
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True,
@@ -121,7 +122,9 @@ def nightly(
         done = nights.run(files, opened, lambda: find(terraform), force=force)
     failed = [night for night in done if night.outcome == "failed"]
     if json_:
-        json_output.write({"ok": not failed, "nights": [night.to_json() for night in done]})
+        from provisioner.output.image import ImageNightlyOutput
+
+        json_output.write(ImageNightlyOutput(ok=not failed, nights=[night.output() for night in done]))
     else:
         for night in done:
             new = f": {', '.join(night.changed)}" if night.changed else ""
@@ -146,25 +149,25 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
     if json_:
         json_output.write(document)
         return
-    for row in document["builds"]:
-        drivers = ", ".join(sorted({driver for driver in row["driver"].values() if driver}))
-        typer.echo(f"{row['build']}  {', '.join(row['channels']) or '-':20}  driver {drivers or 'none'}")
-    for row in document["failed"]:
-        first_line = (printable(row["message"]).splitlines() or ["it said nothing"])[0]
-        typer.echo(f"{row['build']}  failed at {row['step']}: {first_line}  ({row['evidence']})")
-    for move in document["history"][-MOVES:]:
-        typer.echo(f"{move['at']}  {move['channel']}: {move['before'] or 'none'} → {move['build']} ({move['why']})")
+    for row in document.builds:
+        drivers = ", ".join(sorted({driver for driver in row.driver.values() if driver}))
+        typer.echo(f"{row.build}  {', '.join(row.channels) or '-':20}  driver {drivers or 'none'}")
+    for failure in document.failed:
+        first_line = (printable(failure.message).splitlines() or ["it said nothing"])[0]
+        typer.echo(f"{failure.build}  failed at {failure.step}: {first_line}  ({failure.evidence})")
+    for move in document.history[-MOVES:]:
+        typer.echo(f"{move.at}  {move.channel}: {move.before or 'none'} → {move.build} ({move.why})")
     for build_id in begun:
         goes_on = typed("image build", file, sandbox=recipe.sandbox)
         typer.echo(f"{build_id}  begun, and not finished yet: `{goes_on}` goes on where it was cut off")
     for build_id in recipe.book.withdrawn():
         goes_on = typed("image prune", file, sandbox=recipe.sandbox)
         typer.echo(f"{build_id}  being removed: `{goes_on}` removes the rest")
-    if not document["builds"] and not document["failed"] and not begun:
+    if not document.builds and not document.failed and not begun:
         how = typed("image build", file, sandbox=recipe.sandbox)
-        typer.echo(f"{document['image']} was never built: `{how}` builds it")
+        typer.echo(f"{document.image} was never built: `{how}` builds it")
     elif recipe.sandbox:
-        typer.echo(f"{document['image']}{SIMULATED}")
+        typer.echo(f"{document.image}{SIMULATED}")
 
 
 @app.command()
@@ -236,11 +239,11 @@ def diff(
     if json_:
         json_output.write(document)
         return
-    for row in document["differences"]:
-        old, new = row["before"] or "none", row["after"] or "none"
-        typer.echo(printable(f"{row['target']}: {row['what']} {row['name']}: {old} → {new}"))
-    if not document["differences"]:
-        typer.echo(f"{document['before']} and {document['after']} have the same in them")
+    for row in document.differences:
+        old, new = row.before or "none", row.after or "none"
+        typer.echo(printable(f"{row.target}: {row.what} {row.name}: {old} → {new}"))
+    if not document.differences:
+        typer.echo(f"{document.before} and {document.after} have the same in them")
 
 
 @app.command()
@@ -265,14 +268,14 @@ def rollback(file: RecipeFile, channel: Channel, sandbox: Sandbox = None, json_:
     _moved(commands.rollback(recipe, channel), as_json=json_, simulated=recipe.sandbox)
 
 
-def _moved(document: dict[str, Any], *, as_json: bool, simulated: bool) -> None:
+def _moved(document: ImageMoveOutput, *, as_json: bool, simulated: bool) -> None:
     if as_json:
         json_output.write(document)
     else:
-        change = f"{document['before'] or 'none'} → {document['build']}"
-        if document["before"] == document["build"]:
-            change = f"{document['build']} already"
-        typer.echo(f"{document['image']}@{document['channel']}: {change}{SIMULATED if simulated else ''}")
+        change = f"{document.before or 'none'} → {document.build}"
+        if document.before == document.build:
+            change = f"{document.build} already"
+        typer.echo(f"{document.image}@{document.channel}: {change}{SIMULATED if simulated else ''}")
 
 
 @app.command()
@@ -307,6 +310,6 @@ def prune(
     if json_:
         json_output.write(document)
         return
-    typer.echo(f"removed: {', '.join(document['removed']) or 'none'}")
-    for row in document["kept"]:
-        typer.echo(f"kept: {row['build']}: {row['why']}")
+    typer.echo(f"removed: {', '.join(document.removed) or 'none'}")
+    for row in document.kept:
+        typer.echo(f"kept: {row.build}: {row.why}")

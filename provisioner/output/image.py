@@ -20,8 +20,8 @@ class ListedBuild(OpenOutput):
 
 class FailedBuild(OpenOutput):
     build: str
-    target: str
     step: str
+    target: str
     message: str
     evidence: str = Field(description="Folder with its reports and logs")
 
@@ -62,10 +62,12 @@ class ImageDiffOutput(OpenOutput):
     differences: list[Difference]
 
 
-class ImageMoveOutput(Moved):
-    """`gpuprov image promote --json`, `gpuprov image rollback --json`"""
-
+class _OfImage(OpenOutput):
     image: str
+
+
+class ImageMoveOutput(Moved, _OfImage):
+    """`gpuprov image promote --json`, `gpuprov image rollback --json`"""
 
 
 class KeptBuild(OpenOutput):

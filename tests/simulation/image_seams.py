@@ -34,7 +34,7 @@ from provisioner.machines.providers.base import Place, Provider
 from provisioner.machines.terraform import binary
 from provisioner.plan.models import Plan
 from provisioner.stack.models import BaseImage, Lock
-from provisioner.transport import ssh
+from provisioner.transport import ssh_config, ssh_sockets
 from tests.simulation.image_cloud import BuildMachine, SimulatedImages
 from tests.simulation.image_recipe import lock_of
 from tests.simulation.image_world import ImageWorld
@@ -197,8 +197,8 @@ def installed(world: ImageWorld) -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
         (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
-        (ssh, "abandon", lambda *_: None), (ssh, "mend", lambda _: None),
-        (ssh, "refuse_foreign", lambda *_: None),
+        (ssh_sockets, "abandon", lambda *_: None), (ssh_sockets, "mend", lambda _: None),
+        (ssh_config, "refuse_foreign", lambda *_: None),
         (providers, "find", lambda name: classes.get(name) or real_find(name)),
         (binary, "find", lambda *_, **__: binary.Binary(("terraform",), "simulated")),
         (Builder, "type", "m7i.2xlarge"),

@@ -56,7 +56,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.spec import private_key
 from provisioner.stack import lockfile, still_there
 from provisioner.stack.models import BaseImage
-from provisioner.transport import host_keys, keeper, process, ssh
+from provisioner.transport import host_keys, keeper, process, ssh_sockets
 from provisioner.transport.process import Ended
 from provisioner.verify import collect as collecting
 from provisioner.verify import report as reports
@@ -625,7 +625,8 @@ def installed(world: World) -> Iterator[None]:
         (os, "fsync", seams.fsync), (os, "unlink", unlink), (shutil, "rmtree", rmtree),
         (filelock.BaseFileLock, "acquire", seams.lock(filelock.BaseFileLock.acquire)),
         (host_keys, "scan", seams.scan), (fleet, "_wait_for_port", seams.wait_for_port),
-        (ssh, "disconnect", lambda *_: None), (ssh, "run_config", lambda paths: connections.config(paths.root)),
+        (ssh_sockets, "disconnect", lambda *_: None),
+        (ssh_sockets, "run_config", lambda paths: connections.config(paths.root)),
         (keeper, "close_shared", connections.close_shared), (keeper, "end", lambda _: 0),
         (remote_exec, "subprocess", sessions(lambda node, argv: seams._reached(node, argv)[1])),
         (remote_exec, "ThreadPoolExecutor", Inline),

@@ -19,6 +19,15 @@ from provisioner.lifecycle.images.journal import Journal
 from provisioner.lifecycle.images.manifest import Manifest
 from provisioner.lifecycle.images.recipe import Recipe
 from provisioner.machines.terraform.binary import Binary
+from provisioner.output.image import (
+    FailedBuild,
+    ImageDiffOutput,
+    ImageListOutput,
+    ImageMoveOutput,
+    ImagePruneOutput,
+    ListedBuild,
+    Moved,
+)
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 
@@ -87,7 +96,7 @@ def _clean_up(recipe: Recipe, binary: Binary) -> None:
         recipe.cluster.events("image", "warning", sentence)
 
 
-def overview(recipe: Recipe) -> dict[str, Any]:
+def overview(recipe: Recipe) -> ImageListOutput:
     """{"image", "simulated", "channels": {channel: build}, "builds": [{"build", "made", "channels", "driver", "ids"}],
     "failed": [{"build", "target", "step", "message", "evidence"}], "history": [{"channel", "build", "before", "at",
     "why"}]}; builds newest first."""
@@ -96,28 +105,28 @@ def overview(recipe: Recipe) -> dict[str, Any]:
     for build_id in reversed(registry.builds()):
         manifest = registry.manifest(build_id)
         rows.append(
-            {
-                "build": build_id,
-                "made": manifest.made,
-                "channels": [name for name in CHANNELS if channels.get(name) == build_id],
-                "driver": {name: target.stack.driver for name, target in manifest.targets.items()},
-                "ids": {name: target.ids for name, target in manifest.targets.items()},
-            }
+            ListedBuild(
+                build=build_id,
+                made=manifest.made,
+                channels=[name for name in CHANNELS if channels.get(name) == build_id],
+                driver={name: target.stack.driver for name, target in manifest.targets.items()},
+                ids={name: target.ids for name, target in manifest.targets.items()},
+            )
         )
-    return {
-        "image": recipe.name,
-        "simulated": recipe.sandbox,
-        "channels": channels,
-        "builds": rows,
-        "failed": failed(recipe),
-        "history": [asdict(move) for move in registry.history()],
-    }
+    return ImageListOutput(
+        image=recipe.name,
+        simulated=recipe.sandbox,
+        channels=channels,
+        builds=rows,
+        failed=failed(recipe),
+        history=[Moved(**asdict(move)) for move in registry.history()],
+    )
 
 
-def failed(recipe: Recipe) -> list[dict[str, str]]:
+def failed(recipe: Recipe) -> list[FailedBuild]:
     """Builds that failed and whose evidence is kept, newest first."""
     return [
-        {"build": journal.build, **journal.failed, "evidence": str(journal.file.parent)}
+        FailedBuild(build=journal.build, **journal.failed, evidence=str(journal.file.parent))
         for journal in reversed(work.journals(recipe))
         if journal.failed is not None
     ]
@@ -129,35 +138,32 @@ def show(recipe: Recipe, reference: str) -> dict[str, Any]:
     return registry.manifest(registry.resolve(reference)).model_dump(mode="json")
 
 
-def compare(recipe: Recipe, earlier: str, after: str) -> dict[str, Any]:
-    """{"image", "before", "after", "differences": [...]} as manifest.differences has them."""
+def compare(recipe: Recipe, earlier: str, after: str) -> ImageDiffOutput:
+    """What differs between two builds or channels."""
     registry = recipe.book
     old, new = (registry.manifest(registry.resolve(reference)) for reference in (earlier, after))
-    return {
-        "image": recipe.name,
-        "before": old.build,
-        "after": new.build,
-        "differences": manifests.differences(old, new),
-    }
+    return ImageDiffOutput(
+        image=recipe.name, before=old.build, after=new.build, differences=manifests.differences(old, new)
+    )
 
 
-def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any]:
-    """Move a channel on; {"image", "channel", "build", "before", "at", "why"}."""
+def promote(recipe: Recipe, channel: str, build_id: str | None) -> ImageMoveOutput:
+    """Move a channel on."""
     _refuse_channel(channel)
     if not recipe.book.builds():
         recipe.book.resolve(channel)  # raises: a recipe that was never built leaves nothing behind
     with locked_recipe(recipe, "promote"):
-        document = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+        document = ImageMoveOutput(image=recipe.name, **asdict(recipe.book.promote(channel, build_id)))
         _renew_page(recipe)
         return document
 
 
-def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
+def rollback(recipe: Recipe, channel: str) -> ImageMoveOutput:
     """Move a channel back to what it had before; as `promote`."""
     _refuse_channel(channel)
     recipe.book.resolve(channel)
     with locked_recipe(recipe, "rollback"):
-        document = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        document = ImageMoveOutput(image=recipe.name, **asdict(recipe.book.rollback(channel)))
         _renew_page(recipe)
         return document
 
@@ -177,8 +183,8 @@ def _refuse_channel(channel: str) -> None:
         raise GpuprovError(f"there is no channel {channel}", hint=f"one of {', '.join(CHANNELS)}")
 
 
-def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = (), *, everything: bool = False) -> dict[str, Any]:
-    """Remove old builds; {"image", "removed": [build], "kept": [{"build", "why"}]}. Kept are the newest `image.keep`,
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = (), *, everything: bool = False) -> ImagePruneOutput:
+    """Remove old builds. Kept are the newest `image.keep`,
     what a channel has or had before, what one of these locks names, what a machine of the account was made of, and what
     could not be asked about. `everything`, of a sandbox alone: its channels end, and its newest builds go too. Raises
     GpuprovError where that is asked of real images."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from provisioner.output.image import Difference
 from provisioner.stack.models import Stack
 
 
@@ -119,14 +120,13 @@ class Manifest(Part):
         return [name for name, target in self.targets.items() if target.provider == provider and region in target.ids]
 
 
-def differences(previous: Manifest, current: Manifest) -> list[dict[str, Any]]:
-    """What differs between two builds, target by target: {"target", "what": version | package | base | kernel | role |
-    target, "name", "before", "after"}, with None where there is none."""
-    changes: list[dict[str, Any]] = []
+def differences(previous: Manifest, current: Manifest) -> list[Difference]:
+    """What differs between two builds, target by target."""
+    changes: list[Difference] = []
 
     def row(target: str, kind: str, name: str, old: str | None, new: str | None) -> None:
         if old != new:
-            changes.append({"target": target, "what": kind, "name": name, "before": old, "after": new})
+            changes.append(Difference(target=target, what=kind, name=name, before=old, after=new))
 
     for name in dict.fromkeys([*previous.targets, *current.targets]):
         old, new = previous.targets.get(name), current.targets.get(name)

@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jinja2
 
@@ -24,6 +24,7 @@ from provisioner.lifecycle.images.book import utc_timestamp
 from provisioner.lifecycle.images.manifest import Inputs
 from provisioner.lifecycle.images.recipe import Recipe
 from provisioner.machines.terraform.binary import Binary
+from provisioner.output import image as output
 from provisioner.spec import load
 
 HOOK_S = 300
@@ -47,8 +48,9 @@ class Night:
     alerted: str = ""
     """What became of the hook: empty where there is none."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in type(self).__slots__} | {"changed": list(self.changed)}
+    def output(self) -> output.Night:
+        """As `--json` prints it."""
+        return output.Night(**{**asdict(self), "changed": list(self.changed)})
 
 
 def run(
@@ -77,7 +79,7 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
     except Exception as error:
         known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
         last = next((row for row in _failures(recipe) if row not in earlier_failures), None)
-        build, step = (last["build"], last["step"]) if last else ("", "before the build")
+        build, step = (last.build, last.step) if last else ("", "before the build")
         night = Night(recipe.name, "failed", build, (), step, str(known))
     return _record_night(recipe, night, began)
 
@@ -94,7 +96,7 @@ def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
         return Night(recipe.name, "built", commands.build_locked(recipe, binary, lambda: lock).build, changed)
 
 
-def _failures(recipe: Recipe) -> list[dict[str, str]]:
+def _failures(recipe: Recipe) -> list[output.FailedBuild]:
     try:
         return commands.failed(recipe)
     except (GpuprovError, OSError):
@@ -135,7 +137,7 @@ def _record_night(recipe: Recipe, night: Night, began: float) -> Night:
     file, messages = recipe.book.folder / "nights.html", list[str]()
     if night.outcome == "failed" and recipe.settings.failed:
         messages.append(alert(recipe.settings.failed, night, recipe.cluster.file.absolute().parent, str(file)))
-    row = {"at": utc_timestamp(), "seconds": round(time.time() - began, 1), **night.to_json()}
+    row = {"at": utc_timestamp(), "seconds": round(time.time() - began, 1), **night.output().to_json()}
     try:
         recipe.book.note_night(row)
         page.write(recipe)

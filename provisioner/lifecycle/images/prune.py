@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import remove_tree
@@ -14,10 +13,11 @@ from provisioner.lifecycle.images.book import CHANNELS
 from provisioner.lifecycle.images.manifest import Manifest
 from provisioner.lifecycle.images.recipe import Recipe
 from provisioner.machines.terraform.binary import Binary
+from provisioner.output.image import ImagePruneOutput, KeptBuild
 from provisioner.stack import lockfile
 
 
-def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path], *, everything: bool = False) -> dict[str, Any]:
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path], *, everything: bool = False) -> ImagePruneOutput:
     """See commands.prune. The caller holds the recipe's lock."""
     book = recipe.book
     builds, locked_builds = book.builds(), named_by(recipe, locks)
@@ -44,14 +44,14 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path], *, everything: 
         else:
             reason = _used(recipe, book.manifest(build))
         if reason:
-            kept_builds.append({"build": build, "why": reason})
+            kept_builds.append(KeptBuild(build=build, why=reason))
             continue
         _remove(recipe, book.withdraw(build))
         book.forget(build)
         removed.append(build)
         recipe.cluster.events("image", "progress", f"removed build {build}")
     removed += _failed(recipe, binary)
-    return {"image": recipe.name, "removed": removed, "kept": kept_builds}
+    return ImagePruneOutput(image=recipe.name, removed=removed, kept=kept_builds)
 
 
 def _failed(recipe: Recipe, binary: Binary) -> list[str]:

@@ -39,7 +39,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done when nothing is left."""
     calls: list[str] = []
     monkeypatch.setattr(down.quarantine, "forget", lambda _: calls.append("scheduler"))
-    monkeypatch.setattr(down.ssh, "close", lambda _, nodes: calls.append(f"ssh {len(nodes)}"))
+    monkeypatch.setattr(down.ssh_sockets, "close", lambda _, nodes: calls.append(f"ssh {len(nodes)}"))
     return calls
 
 

@@ -169,7 +169,7 @@ def test_down_leaves_a_host_that_another_cluster_has_configured(lab: Lab, monkey
 
     monkeypatch.setattr(existing, "_call", call)
     monkeypatch.setattr(existing.ssh, "argv", lambda _, name: ("ssh", known[int(name[-1])].id))
-    monkeypatch.setattr(existing.ssh, "local", lambda _: frozenset(ids(known)))
+    monkeypatch.setattr(existing.ssh_config, "local", lambda _: frozenset(ids(known)))
     site = lab.machines(hosts, known, Events(heard.append), users=dict.fromkeys(ids(known), "ops"))
     with pytest.raises(ProviderError, match="a is configured by another gpuprov cluster, lab"):
         site.destroy()  # of the same name: it may be this one, with an id that was lost

@@ -66,7 +66,7 @@ def test_a_fleet_that_is_no_sandbox_takes_the_key_of_cluster_yaml(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keys: list[object] = []
-    monkeypatch.setattr(machines.ssh, "ensure_key", lambda _, key: keys.append(key) or "ssh-ed25519 AAAA")
+    monkeypatch.setattr(machines.ssh_keys, "ensure_key", lambda _, key: keys.append(key) or "ssh-ed25519 AAAA")
     machines._key(cluster)
     real_cluster = real(tmp_path, recorded="us-east-1")
     access = real_cluster.spec.access.model_copy(update={"ssh_key": Path("/key")})

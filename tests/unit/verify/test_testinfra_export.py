@@ -215,7 +215,7 @@ def test_a_node_passes_where_none_of_its_tests_fails() -> None:
 
 def test_large_fleets_have_several_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = open_cluster(file, sandbox=True)
-    monkeypatch.setattr(testinfra.ssh, "local", lambda _: frozenset({"train-1"}))
+    monkeypatch.setattr(testinfra.ssh_config, "local", lambda _: frozenset({"train-1"}))
     assert _batches(cluster, ["train-1"]) == [["--hosts=local://", "--as-node=train-1"]]
     batches = _batches(cluster, [f"train-{i}" for i in range(1000)])
     assert len(batches) == testinfra.PARALLEL + 1

@@ -113,11 +113,11 @@ def test_differences_name_what_is_new_and_nothing_else() -> None:
         roles={"base": RoleOnImage(digest="x", installed="b")},
     )
     rows = differences(old, manifest(B, p4d=new))
-    assert [(row["what"], row["name"], row["before"], row["after"]) for row in rows] == [
+    assert [(row.what, row.name, row.before, row.after) for row in rows] == [
         ("base", "base image", "ami-0", "ami-9"), ("package", "jq", None, "1.7"),
         ("package", "nvidia-open", "580", "590"), ("role", "base", "a", "x"),
     ]  # fmt: skip
-    assert [row["what"] for row in differences(old, manifest(B, p5=target()))] == ["target", "target"]
+    assert [row.what for row in differences(old, manifest(B, p5=target()))] == ["target", "target"]
 
 
 def test_a_night_that_was_cut_in_half_does_not_hide_the_others(registry: Book) -> None:

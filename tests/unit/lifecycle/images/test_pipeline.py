@@ -217,10 +217,10 @@ def test_failed_at_any_step_it_leaves_evidence_and_nothing_that_runs(tmp_path: P
     assert world.machines == set()
     assert set(world.images.values()) == {number for t in first_build.targets.values() for number in t.ids.values()}
     overview = commands.overview(opened(tmp_path))
-    assert overview["channels"] == {"nightly": first_build.build}
-    (failed,) = overview["failed"]
-    assert (failed["target"], step in failed["message"]) == (step.split()[1], True)
-    assert Path(failed["evidence"]).is_dir()
+    assert overview.channels == {"nightly": first_build.build}
+    (failed,) = overview.failed
+    assert (failed.target, step in failed.message) == (step.split()[1], True)
+    assert Path(failed.evidence).is_dir()
     world.fails = ""
     assert commands.build(opened(tmp_path), BINARY).build > first_build.build
 
@@ -511,8 +511,8 @@ def test_prune_leaves_the_newest_and_all_that_is_used(
     golden = {"p4d": GoldenImage(name="../images/pytorch@stable", build=names[3], id=ids[3])}
     lockfile.write(lock, solved.model_copy(update={"simulated": True, "images": golden}))
     result = commands.prune(recipe, BINARY, [lock])
-    assert result["removed"] == [names[4]]
-    assert {row["build"]: row["why"].split(":")[-1].strip() for row in result["kept"]} == {
+    assert result.removed == [names[4]]
+    assert {row.build: row.why.split(":")[-1].strip() for row in result.kept} == {
         names[0]: "channel stable goes back to it", names[1]: "channel stable has it", names[2]: "i-7 was made of it",
         names[3]: f"{lock} names it", names[5]: "one of the newest 2", names[6]: "channel nightly has it",
     }  # fmt: skip
@@ -534,8 +534,8 @@ def test_a_build_that_cannot_be_asked_about_stays(
     monkeypatch.setattr(world, "used", silent)
     monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
     result = commands.prune(recipe, BINARY)
-    assert result["removed"] == []
-    assert result["kept"][0] == {
+    assert result.removed == []
+    assert result.kept[0].to_json() == {
         "build": builds[0],
         "why": "p4d: whether machines use it could not be asked: no answer",
     }
@@ -672,7 +672,7 @@ def test_a_disk_is_published_with_its_digests_and_removed_with_its_build(
     later = commands.build(opened(tmp_path, METAL), BINARY)
     recipe = opened(tmp_path, METAL)
     monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=disks))
-    assert commands.prune(recipe, BINARY)["removed"] == [built.build]
+    assert commands.prune(recipe, BINARY).removed == [built.build]
     assert published(tmp_path) == [f"pytorch-p4d-{later.build}.{kind}" for kind in ("json", "qcow2", "raw")]
 
 
@@ -696,9 +696,9 @@ def test_a_disk_that_fails_leaves_its_console_alone(tmp_path: Path, disks: World
     assert published(tmp_path) == []
     assert (disks.machines, disks.images) == (set(), {})
     (failed,) = commands.failed(opened(tmp_path, METAL))
-    assert failed["step"] == step.partition(" ")[0].replace("-", " ")
+    assert failed.step == step.partition(" ")[0].replace("-", " ")
     remaining_files = sorted(
-        path.name for path in Path(failed["evidence"]).rglob("*") if path.parent.parent.name == "disks"
+        path.name for path in Path(failed.evidence).rglob("*") if path.parent.parent.name == "disks"
     )
     assert remaining_files == ["console.log"]
 
@@ -732,7 +732,7 @@ def test_what_is_vulnerable_is_in_the_manifest_and_on_the_page_or_why_nobody_kno
     assert world.machines == set()
     recipe = opened(tmp_path, scanned)
     for build in recipe.book.builds():
-        row = nightly.Night("pytorch", "built", build).to_json()
+        row = nightly.Night("pytorch", "built", build).output().to_json()
         recipe.book.note_night({"at": "x", "seconds": 1, **row})
     page = html(recipe)
     for line in ("p5: none known (grype)", "p5: not scanned: grype is not installed",

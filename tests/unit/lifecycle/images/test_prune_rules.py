@@ -86,18 +86,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def run(world: World, locks: Collection[Path] = ()) -> dict[str, Any]:
-    result: dict[str, Any] = prune(world.recipe, None, list(locks))  # type: ignore[arg-type]
+    result = prune(world.recipe, None, list(locks))  # type: ignore[arg-type]
     return result
 
 
 def reason_by_build(result: dict[str, Any]) -> dict[str, str]:
-    return {row["build"]: row["why"] for row in result["kept"]}
+    return {row.build: row.why for row in result.kept}
 
 
 def test_old_builds_that_nothing_uses_go_with_their_images_and_disks(world: World) -> None:
     result = run(world)
     old = BUILDS[:-2]
-    assert (result["image"], result["removed"], world.forgotten) == ("pytorch", old, old)
+    assert (result.image, result.removed, world.forgotten) == ("pytorch", old, old)
     assert reason_by_build(result) == dict.fromkeys(BUILDS[-2:], "one of the newest 2")
     assert world.images.deleted[0] == (
         {"us-east-1": f"ami-{old[0]}"},
@@ -120,7 +120,7 @@ def test_a_build_of_a_channel_and_the_one_that_it_goes_back_to_stay(world: World
         BUILDS[5]: "one of the newest 2",
         BUILDS[6]: "channel nightly has it",
     }
-    assert result["removed"] == [BUILDS[1], BUILDS[4]], "nightly goes back to nothing"
+    assert result.removed == [BUILDS[1], BUILDS[4]], "nightly goes back to nothing"
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_a_build_that_machines_were_made_of_stays(world: World, machines: list[s
     world.images.machines = {f"ami-{BUILDS[1]}": machines}
     result = run(world)
     assert reason_by_build(result)[BUILDS[1]] == reason
-    assert BUILDS[1] not in result["removed"] and BUILDS[0] in result["removed"]
+    assert BUILDS[1] not in result.removed and BUILDS[0] in result.removed
 
 
 def test_a_build_that_nobody_can_be_asked_about_stays(world: World) -> None:
     world.images.broken = True
     result = run(world)
-    assert result["removed"] == [] and world.images.deleted == []
+    assert result.removed == [] and world.images.deleted == []
     assert reason_by_build(result)[BUILDS[0]] == "p4d: whether machines use it could not be asked: access denied"
 
 
 def test_a_build_at_a_site_that_the_recipe_does_not_have_any_more_stays(world: World) -> None:
     world.sites = ("elsewhere",)
     result = run(world)
-    assert result["removed"] == []
+    assert result.removed == []
     assert reason_by_build(result)[BUILDS[0]] == "p4d: the recipe has no site here any more, and nobody can be asked"
 
 
@@ -170,7 +170,7 @@ def test_a_build_that_a_lock_names_stays(world: World, monkeypatch: pytest.Monke
     locks(monkeypatch, a=f"images/pytorch@stable {BUILDS[1]}", b=f"images/other@stable {BUILDS[2]}")
     result = run(world, [Path("a"), Path("b")])
     assert reason_by_build(result)[BUILDS[1]] == "a names it"
-    assert BUILDS[2] in result["removed"]
+    assert BUILDS[2] in result.removed
 
 
 def test_a_lock_that_is_not_there_may_name_any_build(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_evidence_of_failed_builds_goes_but_for_the_newest(world: World) -> None
         for build in ("f1", "fine", "f2", "f3")
     ]
     result = run(world)
-    assert result["removed"][-2:] == ["f1", "f2"]
+    assert result.removed[-2:] == ["f1", "f2"]
     assert sorted(path.name for path in world.folder.iterdir()) == ["f3", "fine"]
 
 
@@ -215,8 +215,8 @@ def test_all_takes_the_newest_and_the_channels_and_leaves_what_is_used(world: Wo
     world.channels, world.earlier = {"nightly": BUILDS[6], "stable": BUILDS[5]}, {"stable": [BUILDS[4]]}
     world.images.machines = {f"ami-{BUILDS[0]}": ["i-7"]}
     result = prune(world.recipe, None, [], everything=True)  # type: ignore[arg-type]
-    assert result["removed"] == BUILDS[1:]
-    assert [row["build"] for row in result["kept"]] == [BUILDS[0]] and "was made of it" in result["kept"][0]["why"]
+    assert result.removed == BUILDS[1:]
+    assert [row.build for row in result.kept] == [BUILDS[0]] and "was made of it" in result.kept[0].why
     assert world.channels == {}
 
 

@@ -70,8 +70,8 @@ def metal(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(virtual, "_base", base)
     monkeypatch.setattr(virtual, "_bootable", lambda *_: world.step("bootable p4d"))
     monkeypatch.setattr(virtual, "sealed", sealed)
-    monkeypatch.setattr(virtual.ssh, "disconnect", lambda *_: None)
-    monkeypatch.setattr(virtual.ssh, "ensure_key", lambda *_: KEY)
+    monkeypatch.setattr(virtual.ssh_sockets, "disconnect", lambda *_: None)
+    monkeypatch.setattr(virtual.ssh_keys, "ensure_key", lambda *_: KEY)
     monkeypatch.setattr(virtual.second_boot, "settle", lambda *_: None)
     monkeypatch.setattr(virtual.first_boot, "host_key", lambda _: HostKey("private", KEY))
     monkeypatch.setattr(virtual.first_boot, "seed", seed)
@@ -114,11 +114,11 @@ def test_failed_at_any_step_it_leaves_its_console_alone(tmp_path: Path, metal: W
     assert published(tmp_path) == []
     (failed,) = commands.failed(opened(tmp_path, METAL))
     remaining_files = [
-        path for path in Path(failed["evidence"]).rglob("*") if path.parent.name == "p4d" and path.is_file()
+        path for path in Path(failed.evidence).rglob("*") if path.parent.name == "p4d" and path.is_file()
     ]
     assert [path.name for path in remaining_files] == ([] if step == "base" else ["console.log"])
-    assert not list(Path(failed["evidence"]).rglob("*.raw"))
-    assert not list(Path(failed["evidence"]).rglob("seed.img"))
+    assert not list(Path(failed.evidence).rglob("*.raw"))
+    assert not list(Path(failed.evidence).rglob("seed.img"))
 
 
 def test_the_machine_is_a_host_of_this_computer_with_a_pinned_key(tmp_path: Path, metal: World) -> None:
