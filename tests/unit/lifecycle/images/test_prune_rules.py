@@ -15,6 +15,7 @@ from provisioner.common.events import Event, Events
 from provisioner.lifecycle.images import commands
 from provisioner.lifecycle.images import prune as module
 from provisioner.lifecycle.images.prune import named_by, prune
+from provisioner.output.image import ImagePruneOutput
 
 BUILDS = [f"2026010{day}-000000" for day in range(1, 8)]
 
@@ -85,9 +86,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return test_world
 
 
-def run(world: World, locks: Collection[Path] = ()) -> dict[str, Any]:
-    result = prune(world.recipe, None, list(locks))  # type: ignore[arg-type]
-    return result
+def run(world: World, locks: Collection[Path] = ()) -> ImagePruneOutput:
+    return prune(world.recipe, None, list(locks))  # type: ignore[arg-type]
 
 
 def reason_by_build(result: dict[str, Any]) -> dict[str, str]:
