@@ -129,7 +129,8 @@ def up(
         typer.echo(f"gpuprov: machines of site {name} failed, the others went on: {error}", err=True)
     if run.exit == Exit.OK and run.changes and not json_:
         node, fleet_file = run.report.nodes[0].name, cluster.typed_file
-        typer.echo(f"next: `gpuprov ssh {fleet_file} {node}`, `gpuprov status {fleet_file}`", err=True)
+        watch = f", `gpuprov monitoring open {fleet_file}`" if cluster.spec.monitoring.heads else ""
+        typer.echo(f"next: `gpuprov ssh {fleet_file} {node}`, `gpuprov status {fleet_file}`{watch}", err=True)
     raise typer.Exit(run.exit)
 
 

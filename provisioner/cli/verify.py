@@ -165,9 +165,10 @@ def _alerting(cluster: Cluster, *, as_json: bool) -> tuple[list[str], bool]:
     for name, error in answers.failed.items():
         print(f"alerts of {name} are unknown: {error.message}", file=sys.stderr)
     for name, alerts in answers.nodes.items():
-        print(f"{name}: {', '.join(alerts)}", file=sys.stderr)
+        print(single_line(printable(f"{name}: {', '.join(alerts)}")), file=sys.stderr)
     if not answers.nodes:
-        print("no node has a firing alert of severity page", file=sys.stderr)
+        if not answers.failed:
+            print("no node has a firing alert of severity page", file=sys.stderr)
         if as_json:
             document = report_document(Report((), {}, time.time()))
             document.ok = not answers.failed

@@ -18,7 +18,7 @@ from provisioner.configure import playbook
 from provisioner.machines.mounts import unit
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
-from provisioner.plan.roles import node_exporter, prometheus
+from provisioner.plan.roles import node_exporter
 from provisioner.plan.roles.interruption import digest
 from provisioner.plan.roles.nvidia_driver import by_switch
 from provisioner.stack.models import Image, Package, VendorImage
@@ -90,18 +90,18 @@ def desired_state(
     """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps`: of stamps.desired."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
-    wanted_units = (*units, *monitoring_units(plan, group.name))
+    wanted_units = (*units, *monitoring_units(plan))
     return DesiredState(stamps, stack.packages, stack.images, wanted_units, stack.os, kernel, stack.vendor,
                   switch_units=(FABRIC_MANAGER,) if by_switch(group.machine) else (),
                   hook=digest(plan) if INTERRUPTION in units else None)  # fmt: skip
 
 
-def monitoring_units(plan: Plan, group: str) -> tuple[str, ...]:
-    """Units of a group's nodes that watch: `up` starts them again, and no check condemns a node for them."""
+def monitoring_units(plan: Plan) -> tuple[str, ...]:
+    """Units that watch every node: `up` starts them again, and no check condemns a node for them."""
     monitoring = plan.spec.monitoring
     timers = (HEALTH_TIMER,) if monitoring.timer is not None else ()
     exporters = (node_exporter.UNIT,) if monitoring.installs_node_exporter else ()
-    return (*timers, *exporters, *(prometheus.UNITS if group in monitoring.heads else ()))
+    return (*timers, *exporters)
 
 
 def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:

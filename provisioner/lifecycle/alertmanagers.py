@@ -57,7 +57,8 @@ def alerting(cluster: Cluster) -> Alerting:
     if not urls:
         raise GpuprovError(
             "no Alertmanager of this cluster is known", where=str(cluster.paths.spec),
-            hint="monitoring: {prometheus: {at: GROUP}} or monitoring: {alertmanager: URL} in cluster.yaml",
+            hint="`gpuprov up` makes the head node" if cluster.spec.monitoring.heads
+            else "monitoring: {prometheus: {at: GROUP}} or monitoring: {alertmanager: URL} in cluster.yaml",
         )  # fmt: skip
     label = cluster_label(cluster.spec.name, simulated=cluster.sandbox)
     names = {node.name for node in cluster.nodes()}

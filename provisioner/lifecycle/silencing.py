@@ -37,8 +37,11 @@ def begin(cluster: Cluster, stage: Stage, comments: Mapping[str, str]) -> None:
 def end(cluster: Cluster, stage: Stage, names: Collection[str]) -> None:
     """Nodes are back in service, or are gone."""
     if names:
-        _try(cluster, stage, lambda url, label: silences.end(url, label, names),
-             f"alerts of {_some(names)} stay silenced for up to {silences.LASTS.days} days")  # fmt: skip
+        _try(
+            cluster, stage, lambda url, label: silences.end(url, label, names),
+            f"alerts of {_some(names)} stay silenced for up to {silences.LASTS.days} days",
+            heads=stage != "down",  # `down` has removed them
+        )  # fmt: skip
 
 
 def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines import mounts
 from provisioner.plan.models import Plan
+from provisioner.plan.roles import prometheus
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Release
 from provisioner.transport import ssh, ssh_config
@@ -65,7 +67,7 @@ def expected_of(
     from provisioner.verify.expectations import expect
 
     group = plan.group(name)
-    return expect(
+    expected = expect(
         group.machine,
         group.gpu,
         group.stack,
@@ -74,10 +76,12 @@ def expected_of(
         level=cluster.spec.verify.level,
         diag=cluster.spec.verify.diag,
         simulated=plan.simulated,
-        monitoring_units=monitoring_units(plan, name),
+        monitoring_units=monitoring_units(plan),
         shared=shared,
         image=image,
     )
+    units = prometheus.UNITS if name in plan.spec.monitoring.heads else ()
+    return replace(expected, units=(*(expected.units or ()), *units))
 
 
 def _image(plan: Plan, node: Node) -> str | None:

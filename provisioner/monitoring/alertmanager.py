@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S, ANSWER_S = 15.0, 5.0
 """For all requests of one call, and for one of them. A thousand silences take half a second."""
+WATCHDOG = "GpuprovWatchdog"
+"""The dead man's switch (rules/own.py)."""
 LIMIT = 16 << 20
 """Bytes of an answer."""
 MESSAGE = 300
@@ -21,19 +23,23 @@ MESSAGE = 300
 
 
 def alerting(url: str, cluster: str, severity: str) -> dict[str, list[str]]:
-    """Node → its firing alerts of a severity, without those that a silence or another alert hides. Raises
-    GpuprovError."""
-    filters = [f'cluster="{cluster}"', f'severity="{severity}"']
-    query = [("active", "true"), ("silenced", "false"), ("inhibited", "false"), *(("filter", f) for f in filters)]
+    """Node → its firing alerts of a severity, without those that a silence or another alert hides. Raises GpuprovError,
+    also where the alert that always fires (WATCHDOG) is absent: no Prometheus sends the others either."""
     alerts: dict[str, list[str]] = {}
+    is_watched = False
     with Alertmanager(url) as manager:
+        query = [("active", "true"), ("silenced", "false"), ("inhibited", "false"), ("filter", f'cluster="{cluster}"')]
         rows = manager.request("GET", f"alerts?{urlencode(query)}")
         try:
             for labels in (row["labels"] for row in rows):
-                if "node" in labels:
-                    alerts.setdefault(str(labels["node"]), []).append(str(labels["alertname"]))
+                name = str(labels["alertname"])
+                is_watched = is_watched or (name == WATCHDOG and labels.get("cluster") == cluster)
+                if (labels.get("cluster"), labels.get("severity")) == (cluster, severity) and "node" in labels:
+                    alerts.setdefault(str(labels["node"]), []).append(name)
         except (TypeError, LookupError, AttributeError) as error:
             raise manager.unfit() from error
+    if not is_watched:
+        raise GpuprovError(f"no Prometheus sends alerts of this cluster: {WATCHDOG} is absent", where=url)
     return {node: sorted({*names}) for node, names in sorted(alerts.items())}
 
 
@@ -71,8 +77,11 @@ class Alertmanager:
             if answer.status >= 300:
                 text = content.decode("utf-8", "replace").strip()[:MESSAGE]
                 raise GpuprovError(f"status {answer.status}: {text}", where=url)
-            return json.loads(content) if content else None
-        except (HTTPError, OSError, ValueError, RecursionError) as error:
+            try:
+                return json.loads(content) if content else None
+            except (ValueError, RecursionError):
+                raise self.unfit() from None
+        except (HTTPError, OSError, ValueError) as error:
             raise GpuprovError(str(error).rpartition(": ")[2][:MESSAGE] or type(error).__name__, where=url) from error
 
     def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:

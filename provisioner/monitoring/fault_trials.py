@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from provisioner.common.errors import ProviderError
 from provisioner.monitoring import servers
+from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.fleet import WatchedFleet
 from provisioner.monitoring.models import SCRAPE_S
 from provisioner.monitoring.rules.checks import alert_name, watched_checks
-from provisioner.monitoring.rules.own import WATCHDOG
 from provisioner.sandbox import containers, faults
 from provisioner.sandbox.fault_list import Fault
 from provisioner.verify.merged_checks import reported

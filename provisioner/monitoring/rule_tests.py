@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.models import SCRAPE_S, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.checks import BY_CHECK
 from provisioner.monitoring.rules.nodes import MISSING
-from provisioner.monitoring.rules.own import NO_MANAGER, WATCHDOG
+from provisioner.monitoring.rules.own import NO_MANAGER
 from provisioner.monitoring.rules.series import constant, series_text
 
 ABOUT_NOTHING = (MISSING, NO_MANAGER)

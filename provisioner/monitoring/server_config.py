@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
 from provisioner.monitoring.rules.checks import UNKNOWN, alert_name
 from provisioner.monitoring.rules.gpus import TEMPERATURE, absence_name
 from provisioner.monitoring.rules.nodes import DOWN
-from provisioner.monitoring.rules.own import WATCHDOG
 
 DROPPED_LABELS = "Hostname|hostname|err_code|err_msg"
 """Of dcgm-exporter. Its name of the host (`Hostname` up to 4.5.3, NVIDIA/dcgm-exporter#655) is replaced by the label

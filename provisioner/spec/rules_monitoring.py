@@ -53,7 +53,9 @@ def _heads(
     prometheus: Prometheus, groups: Mapping[str, Group], sites_of: Sites, machine: str, *, complete: bool
 ) -> Iterator[Finding]:
     watched: dict[str, str] = {}
-    for name in prometheus.groups:
+    if twice := sorted({name for name in prometheus.groups if prometheus.groups.count(name) > 1}):
+        yield Finding(_at(prometheus), f"{twice[0]} is in the list twice", "leave one of them out")
+    for name in dict.fromkeys(prometheus.groups):
         group = groups.get(name)
         if group is None:
             if complete:

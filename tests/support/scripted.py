@@ -24,6 +24,7 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import command as upgrade
 from provisioner.machines.providers.orphans import Thing
 from provisioner.machines.terraform import binary
+from provisioner.output.upgrade import UpgradeOutput
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
 GATES = Path(os.environ["GPUPROV_TEST_GATES"])
@@ -161,7 +162,8 @@ def main() -> None:
     up.up = scripted
     replace.replace = replaced  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]
-    upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
+    ended = UpgradeOutput.model_construct(nodes=[], message="every node runs the new lock")
+    upgrade.document = lambda *_: ended
     down.down, down.recorded_nodes = removed, lambda _: NODES
     instance = Thing("instance", "i-0a", "vision", "", "us-east-1")
     cluster = gc.Cluster("vision", "", "us-east-1", (instance,), "")

@@ -7,6 +7,7 @@ again by the next verdict or the same command; the hooks are safe to run twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
 
 def settle_silences(cluster: Cluster) -> None:
     """Silence the alerts of all nodes that are out of service now, and of no others."""
-    if cluster.spec.monitoring.alertmanager is None:
+    if cluster.spec.monitoring.alertmanager is None and not cluster.spec.monitoring.heads:
         return
     try:
         upgrading = dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "upgrade")
@@ -179,7 +180,9 @@ def person() -> str:
 
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
     store, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
-    same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
+    same = {  # a machine that was replaced meanwhile was not judged
+        node.name for node in nodes if node in fleet and (node.name in store.nodes or _has_gpus(cluster, node))
+    }
     present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
     settings, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
     decision = decide(store, present_nodes, fleet, level, settings, at=quarantine_book.utc_timestamp(), drains=drains)
@@ -187,6 +190,13 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
         cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
         return Decision()
     return decision
+
+
+def _has_gpus(cluster: Cluster, node: Node) -> bool:
+    """Whether a verdict puts the node into quarantine: a head node runs no jobs, and takes no GPU node's place."""
+    with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
+        return cluster.spec.catalog.machine(node.machine).gpu_count > 0
+    return True
 
 
 def _act(cluster: Cluster, decision: Decision) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.fleet import WatchedFleet
 from provisioner.monitoring.models import AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import constant, rising
 
-WATCHDOG, NO_MANAGER = "GpuprovWatchdog", "PrometheusWithoutAlertmanager"
+NO_MANAGER = "PrometheusWithoutAlertmanager"
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup:

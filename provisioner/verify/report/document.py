@@ -53,7 +53,7 @@ def node_document(node: NodeReport) -> NodeOutput:
     if node.borrowed:
         document.borrowed = [*node.borrowed]
     if node.measures:
-        document.measures = {measure.name: _measure(measure) for measure in node.measures}
+        document.measures = {measure.name: measure_output(measure) for measure in node.measures}
     if node.error:
         document.error = node.error
     return document
@@ -80,7 +80,7 @@ def breaker_document(breaker: Breaker) -> BreakerOutput:
     )  # fmt: skip
 
 
-def _measure(measure: Reached) -> MeasureOutput:
+def measure_output(measure: Reached) -> MeasureOutput:
     share = measure.share
     return MeasureOutput(
         value=round(measure.value, 3),

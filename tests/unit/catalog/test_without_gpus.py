@@ -43,7 +43,7 @@ def test_versions_of_gpu_software_are_for_the_other_groups() -> None:
 
 
 def test_versions_of_gpu_software_for_a_cluster_without_gpus_are_refused() -> None:
-    with pytest.raises(StackConflict, match="driver is NVIDIA software and no group has a GPU"):
+    with pytest.raises(StackConflict, match="driver is for machines with GPUs, and no group has one"):
         stack.solve(cluster_spec("m6i.large", stack={"driver": "580"}))
 
 

@@ -40,7 +40,7 @@ LOCAL_PROGRAMS = {
     "machines/providers/baremetal/known_hosts.py": "ssh-keygen over a file",
     "machines/providers/sandbox/images.py": "cp",
     "spec/private_key.py": "ssh-keygen over a file",
-    "transport/ssh.py": "ssh-keygen, which makes a key",
+    "transport/ssh_keys.py": "ssh-keygen, which makes a key",
     "stack/openpgp.py": "gpg",
     "stack/unpack.py": "compressors",
     "verify/health.py": "runs on the node",

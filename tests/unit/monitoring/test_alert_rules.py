@@ -14,11 +14,12 @@ import yaml
 from provisioner import spec
 from provisioner.common import manual
 from provisioner.monitoring import rule_tests, rules
+from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.export import files
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rule_tests import ABOUT_NOTHING
-from provisioner.monitoring.rules.own import NO_MANAGER, WATCHDOG
+from provisioner.monitoring.rules.own import NO_MANAGER
 from tests.support.prometheus import promtool
 from tests.support.sandbox_cluster import ROOT
 from tests.support.watched_nodes import example, signals, text_of

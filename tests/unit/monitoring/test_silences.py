@@ -139,6 +139,7 @@ def test_alerting_nodes_are_those_of_the_cluster_without_silenced_ones(manager: 
         alert("GpuMissing", "train-0"), alert("CheckGpuEcc", "train-0"), alert("GpuMissing", "train-1"),
         alert("HighGPUIdle", "train-2", severity="ticket"), alert("GpuMissing", "train-3", cluster="other"),
         {"labels": {"alertname": "NoNode", "cluster": "alerting", "severity": "page"}},
+        {"labels": {"alertname": "GpuprovWatchdog", "cluster": "alerting", "severity": "none"}},
     ])  # fmt: skip
     silences.begin(manager, "alerting", {"train-1": "quarantine"})
     firing = {"train-0": ["CheckGpuEcc", "GpuMissing"]}
@@ -153,5 +154,25 @@ def test_alerts_of_a_server_that_is_no_alertmanager_are_unknown(answer: bytes) -
     try:
         with pytest.raises(GpuprovError, match="does not answer as an Alertmanager"):
             alertmanager.alerting(f"http://127.0.0.1:{server.server_port}", "vision", "page")
+    finally:
+        server.shutdown()
+
+
+def test_without_the_alert_that_always_fires_nothing_is_known(manager: str) -> None:
+    """A Prometheus that is dead sends no alerts of nodes, either."""
+    send_alert(manager, "dead", "train-0")
+    with pytest.raises(GpuprovError, match="no Prometheus sends alerts of this cluster: GpuprovWatchdog is absent"):
+        alertmanager.alerting(manager, "dead", "page")
+
+
+def test_an_alert_of_another_cluster_is_not_believed() -> None:
+    """Whatever the server was asked for."""
+    rows = [
+        {"alertname": "GpuprovWatchdog", "cluster": "vision"},
+        {"alertname": "A", "node": "train-0", "cluster": "x"},
+    ]
+    server = serve(lambda _: json.dumps([{"labels": row} for row in rows]).encode())
+    try:
+        assert alertmanager.alerting(f"http://127.0.0.1:{server.server_port}", "vision", "page") == {}
     finally:
         server.shutdown()

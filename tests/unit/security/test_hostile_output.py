@@ -21,6 +21,7 @@ from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import one_line
 from provisioner.lifecycle import remote_exec
 from provisioner.lifecycle.images.vulnerabilities import NotScannedError, parse
+from provisioner.output.report import QuarantineOutput
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Mount
 from provisioner.transport import ssh
@@ -47,8 +48,8 @@ def test_a_name_in_a_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_reason_of_a_quarantine_is_one_line() -> None:
-    entry = {"owner": "gpuprov", "since": "now", "reason": "Xid 79\ntrain-1: healthy", "trouble": "x\r\ny"}
-    assert len(in_quarantine("train-0", entry).splitlines()) == 1
+    entry = {"owner": "gpuprov", "since": "now", "reason": "Xid 79\ntrain-1: healthy", "problem": "x\r\ny"}
+    assert len(in_quarantine("train-0", QuarantineOutput.model_construct(**entry)).splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"matches": ' + "[" * 200_000, "[" * 200_000 + "]" * 200_000])
@@ -171,6 +172,8 @@ def test_the_name_of_a_bundle_is_one_line(is_known: bool, tmp_path: Path, capsys
 def test_a_bundle_of_hundreds_of_thousands_of_pieces_is_counted_in_json() -> None:
     pieces = tuple((f"session:{number}", "no tool") for number in range(200_000))
     supplied = Supplied(Bundle(), placed=(("a", "dmesg.txt"),), unplaced=pieces)
-    document = origin(supplied)["bundle"]
+    output = origin(supplied)
+    assert output is not None
+    document = output.to_json()
     assert (len(document["unplaced"]), document["unplaced_omitted"]) == (1000, 199_000)
     assert "placed_omitted" not in document

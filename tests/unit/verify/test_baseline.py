@@ -30,6 +30,7 @@ from provisioner.verify.baseline import (
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
+from provisioner.verify.report.document import measure_output
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy, without_gpu
 from tests.support.healthy_load import ran, result
 from tests.support.judging import judge
@@ -371,7 +372,7 @@ def test_the_report_has_the_value_beside_the_record_and_what_is_published() -> N
     rows = reached({"busbw": 220.0, "memory": 2700.0, "clock": 1000.0}, Baseline({"busbw": 240.0}, own=False), known)
     assert [row.name for row in rows] == ["memory", "clock", "busbw"]
     assert rows[-1] == Reached("busbw", "GB/s", 220.0, 240.0, False, 235.26, True)
-    assert rows[-1].to_json() == {
+    assert measure_output(rows[-1]).to_json() == {
         "value": 220.0, "unit": "GB/s", "record": 240.0, "of": "group", "change": -0.0833, "published": 235.26,
         "slower": True,
     }  # fmt: skip

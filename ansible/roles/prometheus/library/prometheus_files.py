@@ -15,10 +15,10 @@ options:
   folder: {description: Where the files belong., type: path, required: true}
   group: {description: The group that may read them; nobody else may., type: str, required: true}
   receivers:
-    description: Receivers of Alertmanager, each with a C(name) of the routes. Those that are not named stay without an address.
-    type: list
-    elements: dict
-    default: []
+    description:
+      - JSON. Receivers of Alertmanager, each with a C(name) of the routes. Those that are not named stay without an address.
+    type: str
+    default: "[]"
 author: gpuprov
 """
 
@@ -41,6 +41,7 @@ written:
 import grp
 import json
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -52,6 +53,8 @@ from ansible.module_utils.gpuprov_record import note_file
 ALERTMANAGER = "alertmanager.yml"
 MODE = 0o640
 CHECK_S = 120
+SECRET = 6
+"""Characters from which on a value of a receiver is kept out of messages."""
 
 
 def wanted_files(archive, receivers):
@@ -90,6 +93,22 @@ def complaints(folder):
     return ""
 
 
+def texts_in(value):
+    """Every text in a document."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(inner)
+
+
+def without(message, receivers):
+    """A message without what stands in the receivers, which may be secrets. In backquotes Alertmanager cuts it short."""
+    for text in sorted(texts_in(receivers), key=len, reverse=True):
+        if len(text) >= SECRET:
+            message = message.replace(text, "...")
+    return re.sub(r"`[^`]*`", "`...`", message)
+
+
 def present_files(folder):
     """Path below the folder → (text, mode, group id) of the files that are there."""
     present = {}
@@ -108,14 +127,15 @@ def main():
             "archive": {"type": "path", "required": True},
             "folder": {"type": "path", "required": True},
             "group": {"type": "str", "required": True},
-            "receivers": {"type": "list", "elements": "dict", "default": [], "no_log": True},
+            "receivers": {"type": "str", "default": "[]", "no_log": True},
         },
         supports_check_mode=True,
     )
     folder, archive = module.params["folder"], module.params["archive"]
     if module.check_mode and not os.path.exists(archive):
         module.exit_json(changed=True, written=[folder])
-    files = wanted_files(archive, module.params["receivers"])
+    receivers = json.loads(module.params["receivers"])
+    files = wanted_files(archive, receivers)
     group = grp.getgrnam(module.params["group"]).gr_gid
     present = present_files(folder)
     changed = [name for name, text in files.items() if present.get(name) != (text, MODE, group)]
@@ -127,7 +147,7 @@ def main():
         write(trial, files)
         refused = complaints(trial)
     if refused:
-        module.fail_json(msg=f"the files are refused, and those that are there stay: {refused}")
+        module.fail_json(msg=f"the files are refused, and those that are there stay: {without(refused, receivers)}")
     for name in changed:
         path = os.path.join(folder, name)
         put(module, path, files[name], MODE)

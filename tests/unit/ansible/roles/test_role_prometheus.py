@@ -60,7 +60,7 @@ def archive(folder: Path, files: dict[str, str]) -> Path:
 def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str], *,
         receivers: list[dict[str, Any]] | None = None, check: bool = False) -> dict[str, Any]:  # fmt: skip
     params = {"archive": str(archive(folder, files)), "folder": str(folder / "out"), "group": "prometheus",
-              "receivers": receivers or []}  # fmt: skip
+              "receivers": json.dumps(receivers or [])}  # fmt: skip
 
     def end(**result: Any) -> None:
         raise Exit(**result)
