@@ -174,22 +174,24 @@ class HostMachines:
             self._events("down", "log", f"stays: {sentence}", node=node.name)
 
     def _former(self, nodes: Mapping[str, Node]) -> list[Action]:
-        """Nodes whose hosts become other ones, and that have no host then: those of nodes.json, and those that were
-        proven, of hosts that it does not name."""
-        names: dict[str, list[str]] = {}
+        """Nodes whose hosts become other ones: those of nodes.json that have no host then, and those that the host was
+        proven as, where that is neither what nodes.json calls it nor what it becomes."""
+        known = {(node.name, node.id) for node in self._known}
+        recorded, proven = dict[str, list[str]](), dict[str, list[str]]()
         for former in self._known:
             if former.name not in nodes:
-                names.setdefault(former.id, []).append(former.name)
-        known_ids = {node.id for node in self._known}
+                recorded.setdefault(former.id, []).append(former.name)
         for name, id in Ledger(self._access.paths).machines().items():
-            if id not in known_ids:
-                names.setdefault(id, []).append(name)
-        return [
-            Action("delete", f"{former}: its machine {node.id} becomes {name}", former)
-            for name, node in nodes.items()
-            if name not in names.get(node.id, ())
-            for former in names.get(node.id, ())
-        ]
+            proven.setdefault(id, []).append(name)
+        actions = []
+        for name, node in nodes.items():
+            ending = recorded.get(node.id, [])
+            if name not in (earlier := proven.get(node.id, [])):
+                ending = [*ending, *(former for former in earlier if (former, node.id) not in known)]
+            actions += [
+                Action("delete", f"{former}: its machine {node.id} becomes {name}", former) for former in ending
+            ]
+        return actions
 
     def _removed_nodes(self, nodes: Mapping[str, Node]) -> list[Node]:
         """Machines of the last run that cluster.yaml does not name any more."""
@@ -199,12 +201,11 @@ class HostMachines:
     def _nodes(self, plan: Plan) -> dict[str, Node]:
         """Name → node, as planned. A host keeps the name that it has; new ones take what is free, in the file's
         order."""
-        names_by_host = self._names()
-        listed = self._hosts.listed([group.name for group in plan.groups if group.site == self.site])
+        groups = [group for group in plan.groups if group.site == self.site]
+        names_by_host = self._names({name for group in groups for name in group.node_names()})
+        listed = self._hosts.listed([group.name for group in groups])
         nodes_by_name = {}
-        for group in plan.groups:
-            if group.site != self.site:
-                continue
+        for group in groups:
             hosts = [host for host in listed if host.group == group.name]
             names = group.node_names()
             if len(hosts) != len(names):
@@ -217,20 +218,23 @@ class HostMachines:
                 nodes_by_name[name] = _node(name, group.name, self.site, group.machine.name, host)
         return nodes_by_name
 
-    def _names(self) -> dict[str, str]:
-        """Host → the node that it is; of hosts that nodes.json does not name, the node that it was proven as, or whose
-        host key was pinned for it. By another name a host that was proven would be a new machine."""
-        names = {node.id: node.name for node in self._known}
-        recorded = {id: name for name, id in Ledger(self._access.paths).machines().items()}
-        recorded |= {id: name for name, (id, _) in ssh_pins.load_pins(self._access.paths).items()}
+    def _names(self, planned: Collection[str]) -> dict[str, str]:
+        """Host → which of the planned nodes it is. If nodes.json does not say, it is the node that it was proven as, or
+        whose host key was pinned for it. By another name a host that was proven would be a new machine."""
+        names = {node.id: node.name for node in self._known if node.name in planned}
+        pinned = {name: id for name, (id, _) in ssh_pins.load_pins(self._access.paths).items() if name in planned}
+        proven = Ledger(self._access.paths).machines().items()
+        recorded = {id: name for name, id in proven if name in planned and pinned.get(name, id) == id}
+        recorded |= {id: name for name, id in pinned.items()}
         taken = set(names.values())
         return names | {id: name for id, name in recorded.items() if id not in names and name not in taken}
 
 
 def assign_names(hosts: Sequence[Host], names: Sequence[str], names_by_host: Mapping[str, str]) -> dict[str, Host]:
-    """Name → host, as many as there are of both. `before`: host → the name that it has."""
+    """Name → host, as many as there are of both. `names_by_host`: host → the name that it has."""
     taken = {name: host for host in hosts if (name := names_by_host.get(host.name)) in names and name is not None}
-    unnamed = iter([host for host in hosts if names_by_host.get(host.name) not in taken])
+    placed = {host.name for host in taken.values()}
+    unnamed = iter([host for host in hosts if host.name not in placed])
     return {name: host for name in names if (host := taken.get(name) or next(unnamed, None)) is not None}
 
 

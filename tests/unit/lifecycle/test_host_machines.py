@@ -23,9 +23,11 @@ from provisioner.machines.terraform.binary import Binary
 from provisioner.plan.models import Plan
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
+from provisioner.rundir.release import Ledger
 from provisioner.spec.models import ClusterSpec
 from provisioner.transport import ssh, ssh_config, ssh_pins
 from tests.support import plans
+from tests.unit.lifecycle.test_release import lock, node
 
 
 @dataclass
@@ -108,6 +110,31 @@ def test_without_nodes_json_a_host_keeps_the_name_of_its_pinned_key(lab: Lab) ->
     assert ids(nodes) == {"train-0": "a", "train-1": "b", "train-2": "c"}
     known = [replace(nodes[0], id="c")]  # nodes.json is newer
     assert ids(lab.machines(hosts, known).apply(plan, lab.machines(hosts, known).plan(plan)))["train-0"] == "c"
+
+
+def test_without_nodes_json_no_host_is_lost_by_a_name_that_another_one_was_proven_as(lab: Lab) -> None:
+    """The pin is newer than the ledger."""
+    private_dir(lab.paths.ssh)
+    (lab.paths.ssh / "pins.json").write_text(json.dumps({"train-0": ["b", f"ssh-ed25519 {'A' * 68}"]}))
+    Ledger(lab.paths).record([node("train-0", "a")], lock())
+    site = lab.machines({"a": {}, "b": {}})
+    assert ids(site.apply(planned(2), site.plan(planned(2)))) == {"train-0": "b", "train-1": "a"}
+
+
+def test_a_host_is_the_node_that_it_was_proven_as_where_the_name_of_nodes_json_is_gone(lab: Lab) -> None:
+    """A group was renamed, the run was cut off, and it has its former name again."""
+    Ledger(lab.paths).record([node("train-0", "a"), node("train-1", "b")], lock())
+    site = lab.machines({"b": {}, "a": {}}, [node("learn-0", "a"), node("learn-1", "b")])
+    changes = site.plan(planned(2))
+    assert ids(site.apply(planned(2), changes)) == {"train-0": "a", "train-1": "b"}
+    ending = [action.name for action in changes.actions if action.what == "delete"]
+    assert ending == ["learn-0: its machine a becomes train-0", "learn-1: its machine b becomes train-1"]
+
+
+def test_a_node_that_a_host_was_proven_as_ends_whatever_nodes_json_calls_the_host(lab: Lab) -> None:
+    Ledger(lab.paths).record([node("eval-0", "a")], lock())
+    changes = lab.machines({"a": {}}, [node("learn-0", "a")]).plan(planned(1))
+    assert {action.node for action in changes.actions if action.what == "delete"} == {"eval-0", "learn-0"}
 
 
 def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> None:
