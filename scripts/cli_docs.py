@@ -23,8 +23,9 @@ PRINTED_BY = {
     "validate": ("validate",), "plan": ("plan",), "report": ("up", "verify", "replace"), "facts": ("facts",),
     "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "down": ("down",), "gc": ("gc",),
     "monitoring": ("monitoring",), "monitoring-test": ("monitoring",),
-    "cost": ("cost",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",), "image-list": ("image",),
-    "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",), "image-nightly": ("image",),
+    "cost": ("cost",), "size": ("size",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",),
+    "image-list": ("image",), "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",),
+    "image-nightly": ("image",),
     "error": (),
 }  # fmt: skip
 """Document → the commands that print it; `error` is printed by each that comes to no answer."""

@@ -64,13 +64,14 @@ COMMANDS: dict[str, Entry] = {
     "netboot": Entry("provisioner.cli.netboot:netboot", "Install bare metal that starts from the network."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the known machine types."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),
+    "size": Entry("provisioner.cli.size:size", "Estimate memory, machines, days and cost of a training."),
     "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks and how to install it."),
     "docs": Entry("provisioner.cli.docs:docs", "Print the documentation: all pages, one, or a section."),
     "schema": Entry("provisioner.cli.spec:schema", "Print a JSON schema: cluster.yaml or a --json output."),
     "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),
 }
 """One row for each command, in the order of a fleet's life; shown by `gpuprov --help` without importing anything."""
-STARTS_NOTHING = ("init", "validate", "catalog", "doctor", "docs", "schema")
+STARTS_NOTHING = ("init", "validate", "catalog", "size", "doctor", "docs", "schema")
 """Commands without a process that could outlive them."""
 VERBATIM = tuple(name for name, entry in COMMANDS.items() if entry.verbatim)
 

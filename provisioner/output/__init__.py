@@ -25,6 +25,7 @@ from provisioner.output.image import (
 from provisioner.output.monitoring import ExportOutput, MonitoringTestOutput
 from provisioner.output.plan import PlanOutput
 from provisioner.output.report import ReportOutput
+from provisioner.output.size import SizeOutput
 from provisioner.output.status import ClustersOutput, StatusOutput
 from provisioner.output.upgrade import UpgradeOutput
 from provisioner.output.validate import ValidateOutput
@@ -48,6 +49,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "image-nightly": ImageNightlyOutput,
     "image": ImageOutput,
     "cost": CostOutput,
+    "size": SizeOutput,
     "bmc": BmcOutput,
     "doctor": DoctorOutput,
     "error": ErrorOutput,

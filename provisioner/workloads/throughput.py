@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 
 from provisioner.workloads import published
 from provisioner.workloads.published import Measurement, Precision, Recompute
@@ -49,7 +50,7 @@ def estimate(
     """The rate of one GPU; None where nobody has published a run on this GPU in this precision.
 
     Rows of similar models count (half to twice the parameters and the sequence, the same recomputation). Where fewer
-    than two are published, the condition is dropped step by step.
+    than two are published, the condition is loosened step by step.
     """
     candidates = [
         row
@@ -87,7 +88,21 @@ def _similar(
     ):
         if len(rows) >= NEEDED_ROWS:
             return rows, similarity
-    return candidates, "no model of similar size is published: all runs on this GPU"
+    return _nearest(candidates, model), "the models of the nearest sizes that are published on this GPU"
+
+
+def _nearest(candidates: Sequence[Measurement], model: Model) -> Sequence[Measurement]:
+    """All rows of the model nearest in size, and of the next, until there are enough."""
+
+    def distance(row: Measurement) -> float:
+        return abs(log(published_model(row.model, row.sequence).parameters / model.parameters))
+
+    chosen: list[Measurement] = []
+    for name in dict.fromkeys(row.model for row in sorted(candidates, key=distance)):
+        if len(chosen) >= NEEDED_ROWS:
+            break
+        chosen += [row for row in candidates if row.model == name]
+    return chosen
 
 
 def _is_near(row: Measurement, model: Model, sequence: int, factor: float) -> bool:

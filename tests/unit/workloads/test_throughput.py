@@ -3,6 +3,7 @@ contains it within 10 %, or the row is one of MISSES, which docs/guides/size.md 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -15,6 +16,7 @@ from provisioner.workloads.published import Measurement
 from provisioner.workloads.ranges import Range
 from provisioner.workloads.shapes import parameters, published_model, scaled_model, token_operations
 from provisioner.workloads.throughput import Throughput, estimate, training_days
+from tests.support.sandbox_cluster import ROOT
 
 ROWS = published.measurements()
 TOLERANCE = 0.1
@@ -91,6 +93,15 @@ def test_with_all_runs_the_range_contains_the_published_rate(row: Measurement) -
     assert estimate_for(row, ROWS).rate.contains(row.rate, TOLERANCE)
 
 
+def test_the_guide_lists_the_misses() -> None:
+    """docs/guides/size.md, the table of misses."""
+    guide = (ROOT / "docs/guides/size.md").read_text(encoding="utf-8")
+    table = guide.partition("| published run |")[2].partition("\n\n")[0]
+    listed = dict(re.findall(r"^\| (.+?) \| [^|]+ \| ([+-]\d+) % \|$", table, re.M))
+    assert listed == {conditions: f"{percent:+d}" for conditions, percent in MISSES.items()}
+    assert f"{len(ROWS)} published runs" in guide and f"{len(ROWS) - len(MISSES)} of them" in guide
+
+
 @pytest.mark.parametrize(("name", "count"), PUBLISHED_PARAMETERS.items())
 def test_parameters_of_a_shape(name: str, count: int) -> None:
     assert parameters(published.shape(name), 2048) == pytest.approx(count, rel=0.001)
@@ -135,7 +146,7 @@ def test_a_gpu_without_published_runs_is_unknown() -> None:
 def test_fewer_than_two_similar_runs_widen_the_condition() -> None:
     throughput = estimate(published_model("llama3-405b", 8192), "B200-SXM6-180GB", 8192, "fp8")
     assert throughput is not None
-    assert throughput.similarity.startswith("no model of similar size")
+    assert throughput.similarity.startswith("the models of the nearest sizes")
     assert {row.model for row in throughput.rows} == {"llama3-8b", "llama3-405b"}
     assert throughput.rate.low < throughput.rate.high
     assert throughput.largest_run == 128
