@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from provisioner.workloads.sizing import Request
 
 GIB = 2**30
+LEAST_SHOWN = 0.001
+"""Smaller amounts are printed as less than this."""
 NOT_IN_OVERVIEW = ("checkpoint interval:", "list price: not in the catalogue")
 """The overview has no column for it, or says so in the column."""
 SHOWN_NAMES = 6
@@ -148,7 +150,7 @@ def _show(answer: SizeOutput, *, detailed: bool) -> None:
 
     name = answer.model.name
     head = "" if answer.model.assumption else f"{name}: "
-    deadline = "" if answer.deadline is None else f", in {answer.deadline:g} days"
+    deadline = "" if answer.deadline is None else f", in {answer.deadline:.3g} days"
     typer.echo(
         f"{head}{short(answer.model.parameters)} parameters, {short(answer.tokens)} tokens, "
         f"sequence {answer.sequence}, {answer.precision}, micro-batch {answer.micro_batch}{deadline}"
@@ -305,4 +307,6 @@ def _span(value: SizeRange, factor: float = 1) -> str:
 def _bound(value: float) -> str:
     if value >= 100 or float(value).is_integer():
         return f"{value:,.0f}"
+    if value < LEAST_SHOWN:
+        return f"<{LEAST_SHOWN}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -158,7 +158,7 @@ def layer_bytes(shape: Shape) -> Range:
 
 def _selective_bytes(shape: Shape) -> Range:
     """Bytes of one layer for each token where every second matrix product and attention are kept: torchtitan's
-    selective recomputation `op` (github pytorch/torchtitan torchtitan/distributed/activation_checkpoint.py)."""
+    selective recomputation `op` (github pytorch/torchtitan torchtitan/parallelisms/parallelize_llama.py @582fe7d1)."""
     values = 4 * shape.hidden + kv_width(shape) + shape.feed_forward
     if not shape.gated:  # one product for queries, keys and values
         values = 3 * shape.hidden + 2 * kv_width(shape) + shape.feed_forward

@@ -292,6 +292,9 @@ def _throughput(
         known = f"; published for --precision {', '.join(precisions)}" if precisions else ""
         unknown.append(f"days: no published training throughput of {machine.gpu_model} in {request.precision}{known}")
         return None
+    if not throughput.is_similar:
+        names = ", ".join(dict.fromkeys(row.model for row in throughput.rows))
+        unknown.append(f"rate at this size and sequence: fewer than two such runs are published; it is that of {names}")
     if machine_count * machine.gpu_count > throughput.largest_run:
         unknown.append(f"rate on more than {throughput.largest_run} GPUs: no similar run is published")
     faster = [row.network for row in throughput.rows if row.network and row.network > _network_gbps(machine)]

@@ -19,13 +19,15 @@ SECONDS_PER_DAY = 86_400
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """The rate of one GPU. `tflops`: TFLOP/s of the model's own operations; `rate`: tokens/s; `mfu`: share of the peak
-    in bf16, None where no source gives the peak; `rows`: the published runs; `similarity`: how they were chosen."""
+    in bf16, None where no source gives the peak; `rows`: the published runs; `similarity`: how they were chosen;
+    `is_similar`: they are of half to twice the parameters and the sequence."""
 
     tflops: Range
     rate: Range
     mfu: Range | None
     rows: tuple[Measurement, ...]
     similarity: str
+    is_similar: bool
 
     @property
     def largest_run(self) -> int:
@@ -60,11 +62,12 @@ def estimate(
     if not candidates:
         return None
     chosen, similarity = _similar(candidates, model, sequence, recompute)
+    is_similar = all(_is_near(row, model, sequence, 2) for row in chosen)
     tflops = spanning(measured_tflops(row) for row in chosen)
     rate = tflops.times(1e12 / token_operations(model, sequence))
     peak = published.peaks().get(gpu)
     mfu = tflops.times(1 / peak.bf16) if peak else None
-    return Throughput(tflops, rate, mfu, tuple(chosen), similarity)
+    return Throughput(tflops, rate, mfu, tuple(chosen), similarity, is_similar)
 
 
 def training_days(throughput: Throughput, tokens: float, gpus: int) -> Range:

@@ -14,7 +14,7 @@ EXAMPLES = ("docs/extending/", "CHANGELOG", "tests/")
 ELSEWHERE = {
     "azurelinuxagent/pa/deprovision/default.py", "pa/deprovision/default.py", "protocol/wire.py",
     "common/http/request.py", "common/abstract_client.py",
-    "megatron/training/theoretical_memory_usage.py", "torchtitan/distributed/activation_checkpoint.py",
+    "megatron/training/theoretical_memory_usage.py", "torchtitan/parallelisms/parallelize_llama.py",
     "torchtitan/tools/utils.py", "composer/callbacks/speed_monitor.py", "models/sku_list.py",
 }  # fmt: skip
 """Of other projects."""

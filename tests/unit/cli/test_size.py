@@ -47,6 +47,12 @@ def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "list price:            unknown (" in text
 
 
+def test_tiny_amounts_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["size", "--params", "100M", "--tokens", "1M", "--seq", "128", "--deadline", "1h"]) == 0
+    text = capsys.readouterr().out
+    assert ", in 0.0417 days" in text and "<0.001" in text and "e-0" not in text
+
+
 def test_no_machine_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["size", "--params", "10T", "--tokens", "1T", "--gpus", "8"]) == 0
     assert "no machine type of the catalogue has an answer" in capsys.readouterr().out

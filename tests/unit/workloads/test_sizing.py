@@ -107,6 +107,13 @@ def test_a_slower_network_and_a_larger_run_are_said() -> None:
     assert any("rate on more than 128 GPUs" in text for text in result.unknown)
 
 
+def test_a_rate_of_other_sizes_is_said() -> None:
+    result = sized("p6-b200.48xlarge", replace(REQUEST, precision="fp8"))
+    assert "rate at this size and sequence: fewer than two such runs are published" in " ".join(result.unknown)
+    assert "llama3-8b, llama3-405b" in " ".join(result.unknown)
+    assert not any("rate at this size" in text for text in sized("p5.48xlarge").unknown)
+
+
 def test_gpus_that_are_no_whole_machines_are_refused() -> None:
     with pytest.raises(GpuprovError) as raised:
         sized("p5.48xlarge", replace(REQUEST, gpus=12))

@@ -150,6 +150,7 @@ def test_fewer_than_two_similar_runs_widen_the_condition() -> None:
     assert {row.model for row in throughput.rows} == {"llama3-8b", "llama3-405b"}
     assert throughput.rate.low < throughput.rate.high
     assert throughput.largest_run == 128
+    assert not throughput.is_similar
 
 
 def test_mfu_of_a_published_run() -> None:
