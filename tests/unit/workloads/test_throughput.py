@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,11 @@ def test_the_guide_lists_the_misses() -> None:
     table = guide.partition("| published run |")[2].partition("\n\n")[0]
     listed = dict(re.findall(r"^\| (.+?) \| [^|]+ \| ([+-]\d+) % \|$", table, re.M))
     assert listed == {conditions: f"{percent:+d}" for conditions, percent in MISSES.items()}
+    estimates = [(row, estimate_for(row, [other for other in ROWS if other is not row]).rate) for row in ROWS]
+    middles = sum(abs((rate.low * rate.high) ** 0.5 / row.rate - 1) <= TOLERANCE for row, rate in estimates)
+    width = median(rate.high / rate.low - 1 for _, rate in estimates)
+    assert f"{width:.0%}".replace("%", " %") + " above the lower one" in guide
+    assert f"published rate for {middles} runs" in guide
     assert f"{len(ROWS)} published runs" in guide and f"{len(ROWS) - len(MISSES)} of them" in guide
 
 
