@@ -128,13 +128,15 @@ class Prometheus(Model):
 
 
 def _block_of_switch(value: object) -> object:
-    """true and false in place of a block."""
+    """true and false in place of a block, and the word of its key `at`."""
+    if isinstance(value, str):
+        return {"at": value}
     return {True: {}, False: None}.get(value, value) if isinstance(value, bool) else value
 
 
 def _or_switch(schema: dict[str, Any]) -> None:
     """What editors accept beside the block."""
-    schema["anyOf"] = [*schema["anyOf"], {"type": "boolean"}]
+    schema["anyOf"] = [*schema["anyOf"], {"type": "boolean"}, {"type": "string"}]
 
 
 def _with_port(url: str) -> str:
@@ -161,8 +163,8 @@ class Monitoring(Model):
     )
     prometheus: Annotated[Prometheus | None, BeforeValidator(_block_of_switch)] = Field(
         default=None,
-        title="a block, true, false or null",
-        description="Who scrapes the nodes; true is `{at: head}`, false is null",
+        title="a block, the name of a group, external, true, false or null",
+        description="Who scrapes the nodes; true is `{at: head}`, false is null, a name is `{at: NAME}`",
         examples=[{"at": "external"}],
         json_schema_extra=_or_switch,
     )

@@ -130,6 +130,16 @@ def test_alerts_of_a_node_in_quarantine_are_silenced_until_it_is_back(fleet: San
         assert silenced() == set()
 
 
+def test_verify_warns_of_a_prometheus_that_does_not_run(fleet: SandboxCluster) -> None:
+    stop = fleet.run("exec", fleet.file, "--node", "head-0", "sudo systemctl stop gpuprov-prometheus")
+    assert stop.status == 0, stop.stderr
+    (node,) = fleet.run("verify", fleet.file, "--node", "head-0", "--json").json["nodes"]
+    check = next(check for check in node["checks"] if check["id"] == "services.expected")
+    assert check["status"] == "fail"
+    assert "gpuprov-prometheus.service" in check["message"]
+    assert fleet.run("exec", fleet.file, "--node", "head-0", "sudo systemctl start gpuprov-prometheus").status == 0
+
+
 def post_alert(alertmanager: str, cluster: str, node: str, severity: str) -> None:
     """An alert as Prometheus sends it."""
     labels = {"alertname": "Posted", "cluster": cluster, "node": node, "severity": severity}

@@ -111,7 +111,11 @@ def _update_heads(cluster: Cluster, new: Sequence[Node], assigned: Mapping[str, 
         for node in cluster.nodes()
         if node.group in cluster.spec.monitoring.heads and node.name not in names
     }
-    for name, reason in configuring.update_heads(cluster, new, heads, run_dir).items():
+    try:
+        failed = configuring.update_heads(cluster, new, heads, run_dir)
+    except GpuprovError as error:  # the machines are replaced, whatever becomes of this
+        failed = dict.fromkeys(heads, error.message)
+    for name, reason in failed.items():
         message = f"its Prometheus does not know the new machine yet: {reason}; `gpuprov up` tells it"
         cluster.events("configure", "warning", message, node=name)
 

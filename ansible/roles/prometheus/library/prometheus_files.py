@@ -80,16 +80,16 @@ def write(folder, files):
 def complaints(folder):
     """What promtool and amtool say against a set of files; empty where they accept it."""
     commands = (
-        ["promtool", "check", "config", os.path.join(folder, "prometheus.yml")],
-        ["amtool", "check-config", os.path.join(folder, ALERTMANAGER)],
+        ("", ["promtool", "check", "config", os.path.join(folder, "prometheus.yml")]),
+        ("receivers (monitoring.prometheus.receivers): ", ["amtool", "check-config", os.path.join(folder, ALERTMANAGER)]),
     )
-    for command in commands:
+    for about, command in commands:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{command[0]}: {error}"
+            return f"{about}{command[0]}: {error}"
         if done.returncode != 0:
-            return (done.stdout + done.stderr).replace(folder + "/", "").strip()[-2000:]
+            return about + (done.stdout + done.stderr).replace(folder + "/", "").strip()[-2000:]
     return ""
 
 

@@ -123,7 +123,7 @@ def test_receivers_are_those_of_the_user_and_no_secret_is_in_the_archive(
             "could not parse expression",
         ),
         ({"prometheus.yml": "nonsense: 1\n"}, [], "nonsense"),
-        ({}, [{"name": "page", "webhook_configs": [{"uri": "x"}]}], "uri"),
+        ({}, [{"name": "page", "webhook_configs": [{"uri": "x"}]}], "receivers (monitoring.prometheus.receivers)"),
     ],
     ids=["rule", "configuration", "receiver"],
 )
@@ -137,6 +137,17 @@ def test_what_is_refused_changes_nothing(
     assert done["failed"] is True
     assert message in done["msg"]
     assert installed(tmp_path) == previous
+
+
+@pytest.mark.parametrize(
+    "config", [{"webhook_configs": "s3cret-of-the-pager"}, {"webhook_configs": [{"url": "s3cret-of-the-pager"}]}]
+)
+def test_no_value_of_a_receiver_is_in_the_message(
+    files_module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    done = run(files_module, monkeypatch, tmp_path, FILES, receivers=[{"name": "page", **config}])
+    assert done["failed"] is True
+    assert "s3cret" not in done["msg"]
 
 
 def test_the_packages_own_units_are_off_before_the_packages_are_there() -> None:
