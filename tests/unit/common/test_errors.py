@@ -49,7 +49,7 @@ def test_every_kind_of_error_has_a_code_of_its_own_that_is_explained() -> None:
     ],
 )
 def test_the_document_has_the_code(error: BaseException, code: str) -> None:
-    assert endings.ending_of(error).document()["error"]["code"] == code
+    assert endings.ending_of(error).document().error.code == code
 
 
 @pytest.mark.parametrize(
