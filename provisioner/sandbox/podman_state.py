@@ -14,6 +14,9 @@ from provisioner.sandbox.backends import BACKENDS
 from provisioner.sandbox.runtime import Podman
 
 TRIES = 3
+LIST_ALL = ("ps", "--all", "--external", "--no-trunc", "--format", "json")
+VANISHED = "container not known"
+"""How podman's message ends then (ErrContainerUnknown of containers/storage)."""
 OCTET = "gpuprov.octet"
 """Label and annotation of everything that terraform/sandbox makes."""
 ALIVE = frozenset({"running", "paused", "stopping", "initialized"})
@@ -66,7 +69,7 @@ def read(engine: Podman) -> PodmanState:
     and has no network as podman knows it; one that runs and cannot be looked at could be the owner of anything. Raises
     ProviderError for such a one."""
     for _ in range(TRIES):
-        listed = json.loads(engine.run("ps", "--all", "--external", "--no-trunc", "--format", "json") or "[]") or []
+        listed = json.loads(_list_all(engine) or "[]") or []
         rows = {str(row["Id"]): (str(row["State"]).lower(), str((row.get("Names") or [""])[0])) for row in listed}
         stored = {id_: name for id_, (state, name) in rows.items() if state == "storage"}
         ids = [id_ for id_ in rows if id_ not in stored]
@@ -77,6 +80,17 @@ def read(engine: Podman) -> PodmanState:
             return PodmanState(engine, containers, stored, _octets(engine, "volume"), processes())
     names = ", ".join(f"{name} ({state})" for state, name in unclear.values())
     raise ProviderError(f"podman cannot inspect {names}", hint="`podman container inspect NAME` says why")
+
+
+def _list_all(engine: Podman) -> str:
+    """podman 4.3 fails where a container is removed while it is listed."""
+    for _ in range(TRIES):
+        try:
+            return engine.run(*LIST_ALL)
+        except ProviderError as error:
+            if VANISHED not in error.message:
+                raise
+    return engine.run(*LIST_ALL)
 
 
 def networks(engine: Podman) -> dict[str, str]:

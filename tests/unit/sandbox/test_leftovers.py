@@ -712,3 +712,34 @@ def test_a_mount_that_podman_forgot_is_no_reason_to_keep_a_container(
     leftovers.remove_containers([NODE, f"{NODE}0"], podman)
     assert (tmp_path / "unmounted").read_text() == shm.format(A) + "\n"
     assert list(leftovers.RECORDS.iterdir()) == []
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_container_that_goes_while_podman_lists_it_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """podman 4.3: "determining buildah container for container …: container not known"."""
+    monkeypatch.setattr(podman_state, "processes", dict)
+    podman, calls, answer = FakePodman(), [0], FakePodman.run
+
+    def run(self: FakePodman, *args: str, **more: Any) -> str:
+        if args[0] == "ps":
+            calls[0] += 1
+            if calls[0] <= failures:
+                raise ProviderError(
+                    "podman ps failed: determining buildah container for container 1: container not known"
+                )
+        return answer(self, *args, **more)
+
+    monkeypatch.setattr(FakePodman, "run", run)
+    assert podman_state.read(podman).containers == {}
+    assert calls == [failures + 1]
+
+
+def test_another_failure_of_podman_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> str:
+        raise ProviderError("podman ps failed: no space left on device")
+
+    monkeypatch.setattr(FakePodman, "run", run)
+    with pytest.raises(ProviderError, match="no space left"):
+        podman_state.read(FakePodman())
