@@ -111,6 +111,10 @@ def settle(
         verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
     present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
     same = {row.name: row.ok for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)}
+    if not holding:  # beside a run that is at work nothing is recorded as proven: a new machine is not healthy by this
+        ledger = Ledger(cluster.paths)
+        unproven = {node.name for node in nodes if ledger.of(node) is None}
+        same = {name: ok for name, ok in same.items() if not (ok and name in unproven)}
     node_state.note_verdicts(cluster.paths, same, verdict.report.level)
     bmc_facts.count_as_seen(cluster)
 
