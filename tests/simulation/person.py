@@ -110,7 +110,9 @@ class Person:
         self.history.edit(f"group {name} is put back", lambda file: file.groups.update({name: dict(group)}))
 
     def _write_account(self, site: str, file: Path) -> None:
-        accounts = [machine.account for machine in self.history.world.cloud.running() if machine.site == site]
+        cloud = self.history.world.cloud
+        standing = [*cloud.running(), *cloud.running("network")]  # a network stays where its machines have vanished
+        accounts = [resource.account for resource in standing if resource.site == site]
         number = next(iter(accounts), ACCOUNT) or "unknown"  # a MAAS has none
         self.history.happens(f"{number} is written into {file.name} of {site}", lambda: file.write_text(f"{number}\n"))
 
