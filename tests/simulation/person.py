@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +111,8 @@ class Person:
 
     def _write_account(self, site: str, file: Path) -> None:
         cloud = self.history.world.cloud
-        standing = [*cloud.running(), *cloud.running("network")]  # a network stays where its machines have vanished
-        accounts = [resource.account for resource in standing if resource.site == site]
+        existing = [*cloud.running(), *cloud.running("network")]  # a network stays where its machines have vanished
+        accounts = [resource.account for resource in existing if resource.site == site]
         number = next(iter(accounts), ACCOUNT) or "unknown"  # a MAAS has none
         self.history.happens(f"{number} is written into {file.name} of {site}", lambda: file.write_text(f"{number}\n"))
 
@@ -123,11 +123,15 @@ class Person:
 
         self.history.edit("every group is bought as on-demand", change)
 
-    def _site_back(self, site: str, groups: Sequence[str] = ()) -> None:
+    def _site_back(self, site: str, groups: Sequence[str] = (), restored_groups: Collection[str] = ()) -> set[str]:
         """A site and its groups as they were when cluster.yaml last had them: `groups`, else those whose names are
         free, or all where none is, as after a new name of the site. Other sites that cluster.yaml has stay as they
-        are."""
+        are, and so do the groups `restored_groups`, which were put back for another site. Gives the groups' names."""
         candidates = [file for file in reversed(self.history.versions) if self._groups_at(site, file)]
+        candidates = [
+            file for file in candidates if self._groups_at(site, file).keys() - {*restored_groups}
+        ] or candidates
+        groups = [name for name in groups if name not in restored_groups]
         records = [load(run / "sites" / site / "site.json") or {} for run in self.history.run_directories()]
         made_by = {record.get("provider") for record in records}
         candidates = [file for file in candidates if file.sites[site].get("provider") in made_by] or candidates
@@ -145,6 +149,8 @@ class Person:
         if with_free:
             restored = {name: group for name, group in restored.items() if name not in self.history.file.groups}
 
+        restored = {name: group for name, group in restored.items() if name not in restored_groups} or restored
+
         def restore(file: ClusterFile) -> None:
             listed = {name for group in restored.values() for name in former.sites_of(group)}
             for name in {site, *(listed - file.used_sites())}:
@@ -152,6 +158,7 @@ class Person:
             file.groups |= restored
 
         self.history.edit(f"site {site} and its groups are put back", restore)
+        return {*restored}
 
     def _nodes_back(self) -> bool:
         """Sites and groups as cluster.yaml last had them when it wanted the nodes that exist; whether it ever did, and
@@ -236,8 +243,9 @@ class Person:
             return typed_command
         if abandoned := re.search(r"(?:no group is|machines exist) at (?:site )?([\w-]+(?:, (?!which)[\w-]+)*)", text):
             owners = re.search(r"any more, and machines of ([\w, -]+) were made there", text)
+            restored_groups: set[str] = set()
             for site in abandoned[1].split(", "):
-                self._site_back(site, owners[1].split(", ") if owners else ())
+                restored_groups |= self._site_back(site, owners[1].split(", ") if owners else (), restored_groups)
             return typed_command
         if re.search(r"take the change of .* back", text) and self._nodes_back():
             return typed_command
