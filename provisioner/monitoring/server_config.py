@@ -10,6 +10,7 @@ from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
 from provisioner.monitoring.rules.checks import UNKNOWN, alert_name
 from provisioner.monitoring.rules.gpus import TEMPERATURE, absence_name
 from provisioner.monitoring.rules.nodes import DOWN
+from provisioner.spec import receivers
 
 DROPPED_LABELS = "Hostname|hostname|err_code|err_msg"
 """Of dcgm-exporter. Its name of the host (`Hostname` up to 4.5.3, NVIDIA/dcgm-exporter#655) is replaced by the label
@@ -72,7 +73,7 @@ def alertmanager() -> dict[str, Any]:
                 {"matchers": ["severity=none"], "receiver": "nobody"},
             ],
         },
-        "receivers": [{"name": name} for name in ("page", "ticket", "watchdog", "nobody")],
+        "receivers": [{"name": name} for name in receivers.NAMES],
         "inhibit_rules": [
             _hides(f"alertname={DOWN}", f"alertname!={DOWN}"),
             _hides("alertname=DcgmExporterDown", 'alertname=~"GpuMissing|GpuSamplesLost|CheckDcgmExporter"'),

@@ -75,6 +75,8 @@ def test_prometheus_and_alertmanager_accept_the_files(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=unpacked, capture_output=True, check=False, timeout=120).returncode == 0
     routes = json.loads((unpacked / "alertmanager.yml").read_text())
     assert [row["name"] for row in routes["receivers"]] == list(receivers.NAMES)
+    tree = [routes["route"], *routes["route"]["routes"]]
+    assert {route["receiver"] for route in tree} == set(receivers.NAMES)
 
 
 def test_no_rule_waits_for_the_gpus_of_a_head_node(tmp_path: Path) -> None:
