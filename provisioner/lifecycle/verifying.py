@@ -97,9 +97,11 @@ def settle(
     holding: bool = True,
     save_baseline: bool = False,
     quarantining: bool = True,
+    unrecorded: Collection[str] = (),
 ) -> None:
     """Act on the verdict and write it down, in place: what fails half way leaves what was done in `verdict`. `holding`:
-    the caller holds the cluster's lock."""
+    the caller holds the cluster's lock. `unrecorded`: new machines that are not recorded as proven, because another run
+    is at work: none of them is noted as healthy."""
     from provisioner.lifecycle import bmc_facts
 
     choices = tuple(placement.rows(cluster.spec, cluster.paths))
@@ -111,10 +113,7 @@ def settle(
         verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
     present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
     same = {row.name: row.ok for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)}
-    if not holding:  # beside a run that is at work nothing is recorded as proven: a new machine is not healthy by this
-        ledger = Ledger(cluster.paths)
-        unproven = {node.name for node in nodes if ledger.of(node) is None}
-        same = {name: ok for name, ok in same.items() if not (ok and name in unproven)}
+    same = {name: ok for name, ok in same.items() if not (ok and name in unrecorded)}
     node_state.note_verdicts(cluster.paths, same, verdict.report.level)
     bmc_facts.count_as_seen(cluster)
 
@@ -148,10 +147,11 @@ def verify_fleet(
     verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
     _tell_half_made(cluster, verdict.report)
     with keeping(verdict.unsaved), cluster.noted("verify") as holding:
+        unrecorded: set[str] = set()
         if LEVELS.index(deep) >= LEVELS.index(cluster.spec.verify.level):
             # Before any node is put into service: what is in service and not recorded would be loaded by the next `up`.
-            _record_proven(cluster, verdict.report, nodes, holding=holding)
-        settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
+            unrecorded = _record_proven(cluster, verdict.report, nodes, holding=holding)
+        settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline, unrecorded=unrecorded)
     verdict.previous = node_state.load(cluster.paths).report
     if not only:
         absent = diff.absent_reports(cluster, compared)
@@ -178,26 +178,28 @@ def _tell_half_made(cluster: Cluster, report: Report) -> None:
             cluster.events("quarantine", "warning", message, node=node.name)
 
 
-def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, holding: bool) -> None:
+def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, holding: bool) -> set[str]:
     """Machines that no run could prove, and that are healthy and as locked now, run the current lock from here on, as
-    after `up`. Nothing is recorded while another run is at work, nor of nodes that an upgrade has out of service."""
+    after `up`. Nothing is recorded while another run is at work, nor of nodes that an upgrade has out of service.
+    Returns the names of those that another run's lock kept from being recorded."""
     from provisioner.lifecycle.status import drifted
 
     healthy, ledger = {node.name for node in report.nodes if node.ok}, Ledger(cluster.paths)
     journal = upgrade_journal.load(cluster.paths)
     moving = journal.out_of_service() if journal.busy else []
     todo = [n for n in nodes if n.name in healthy and n.name not in moving and ledger.of(n) is None]
-    if not todo:
-        return
-    if (lock := lockfile.read(cluster.paths.lock_file)) is None:
-        return
+    if not todo or (lock := lockfile.read(cluster.paths.lock_file)) is None:
+        return set()
     alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
+    kept_out = {node.name for node in todo}
     with contextlib.suppress(LockedError), alone:
+        kept_out = set()
         releases = upgrade_journal.assigned(cluster, todo, cluster.place_lock(lock))
         differences = drifted(cluster, todo, releases)
         present = {node.name: node.id for node in cluster.nodes()}  # another run may have replaced some meanwhile
         as_locked = [n for n in todo if differences.get(n.name) == () and present.get(n.name) == n.id]
         _record(Ledger(cluster.paths), as_locked, releases)
+    return kept_out
 
 
 def _record(ledger: Ledger, proven: Sequence[Node], releases: Mapping[str, Release]) -> None:
