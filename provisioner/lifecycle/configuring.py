@@ -51,7 +51,7 @@ class ReconcileResult:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, and the file
+    """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, the file
     systems that Terraform has made, what head nodes run."""
     variables = block_ends.variables(cluster)
     for release in releases.values():
@@ -63,6 +63,10 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
         from provisioner.monitoring import head
 
         variables |= head.variables(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
+    if cluster.spec.scheduler.slurm is not None:
+        from provisioner.scheduler import slurm_files
+
+        variables |= slurm_files.variables(cluster.spec, cluster.nodes(), simulated=cluster.sandbox)
     return variables
 
 

@@ -54,22 +54,38 @@ def call(
         silencing.begin(
             cluster, stage_of(action), {name: f"{action}: {reasons.get(name, '')}".strip(": ") for name in names}
         )
-    if share and nodes and (settings.drain if step == "drain" else settings.resume) is not None:
+    is_slurm = cluster.spec.scheduler.slurm is not None
+    if share and nodes and (is_slurm or (settings.drain if step == "drain" else settings.resume) is not None):
         cluster.share()
-    bad = run(
-        step,
-        settings.drain if step == "drain" else settings.resume,
-        nodes,
-        action=action,
-        reasons=reasons,
-        cluster=cluster.spec.name,
-        folder=cluster.file.absolute().parent,
-        deadline_s=settings.timeout_s,
-        events=cluster.events,
+    bad = (
+        _by_slurm(cluster, step, nodes, action, reasons)
+        if is_slurm
+        else run(
+            step,
+            settings.drain if step == "drain" else settings.resume,
+            nodes,
+            action=action,
+            reasons=reasons,
+            cluster=cluster.spec.name,
+            folder=cluster.file.absolute().parent,
+            deadline_s=settings.timeout_s,
+            events=cluster.events,
+        )
     )
     if step == "resume":
         silencing.end(cluster, stage_of(action), [name for name in names if name not in bad])
     return bad
+
+
+def _by_slurm(
+    cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str]
+) -> dict[str, str]:
+    from provisioner.lifecycle import slurm
+
+    if step == "resume":
+        return slurm.resume(cluster, stage_of(action), nodes)
+    texts = {name: plain(text) for name, text in reasons.items()}
+    return slurm.drain(cluster, stage_of(action), nodes, action, texts, cluster.spec.hooks.timeout_s)
 
 
 def stage_of(action: Action) -> Stage:

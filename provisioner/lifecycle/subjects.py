@@ -13,7 +13,7 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines import mounts
 from provisioner.plan.models import Plan
-from provisioner.plan.roles import prometheus
+from provisioner.plan.roles import prometheus, slurm_controller
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Release
 from provisioner.transport import ssh, ssh_config
@@ -81,7 +81,7 @@ def expected_of(
         image=image,
     )
     units = prometheus.UNITS if name in plan.spec.monitoring.heads else ()
-    return replace(expected, units=(*(expected.units or ()), *units))
+    return replace(expected, units=(*(expected.units or ()), *units, *slurm_controller.units_of(name, plan)))
 
 
 def _image(plan: Plan, node: Node) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner.common.errors import GpuprovError, LockedError
 from provisioner.common.paths import private_dir
 from provisioner.common.text import counted
-from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot
+from provisioner.lifecycle import acknowledgements, baselines, diff, looks, neighbours, second_boot, slurm
 from provisioner.lifecycle.configuring import ReconcileResult
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
@@ -111,6 +111,7 @@ def settle(
         verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
     if quarantining:
         verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
+        slurm.settle(cluster, verdict.report, nodes, level, holding=holding)
     present, judged = ({node.name: node.id for node in rows} for rows in (cluster.nodes(), nodes))
     same = {row.name: row.ok for row in verdict.report.nodes if judged.get(row.name) == present.get(row.name)}
     same = {name: ok for name, ok in same.items() if not (ok and name in unrecorded)}

@@ -62,6 +62,13 @@ PACKAGES = (
     "prometheus-node-exporter",  # what the node_exporter role takes
     "prometheus",
     "prometheus-alertmanager",  # what the prometheus role takes
+    "slurmd",
+    "slurm-client",
+    "munge",  # what the slurm_node role takes
+    "slurmctld",
+    "slurmdbd",
+    "slurm-wlm-mysql-plugin",
+    "mariadb-server",  # what the slurm_controller role takes
 )
 """Debian packages of a node."""
 
@@ -113,7 +120,8 @@ MASKED = (
 DISABLED = (
     "docker.service", "docker.socket", "containerd.service", "docker-registry.service", "nvmf-autoconnect.service",
     "nvmefc-boot-connections.service", "prometheus-node-exporter.service", "prometheus.service",
-    "prometheus-alertmanager.service",
+    "prometheus-alertmanager.service", "munge.service", "slurmd.service", "slurmctld.service", "slurmdbd.service",
+    "mariadb.service",
 )  # fmt: skip
 """Installed, and started by the role that wants them or by nobody; every node starts faster and smaller for it."""
 

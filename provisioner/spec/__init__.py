@@ -30,6 +30,7 @@ from provisioner.spec.problems import (
     to_json,
 )
 from provisioner.spec.rules import Draft, findings
+from provisioner.spec.scheduler import Scheduler
 from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
 from provisioner.spec.source_map import MAX_PROBLEMS, Finding, Loc, Source, dotted
@@ -199,6 +200,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
         access=spec.access,
         monitoring=spec.monitoring,
         verify=spec.verify,
+        scheduler=spec.scheduler,
         hooks=spec.hooks,
         state=spec.state,
         image=spec.image,
@@ -215,6 +217,7 @@ def _draft_from(value: Any, folder: Path) -> Draft:
         access=_part(Access, value.get("access", {})),
         monitoring=_part(Monitoring, value.get("monitoring", {})),
         verify=_part(Verify, value.get("verify", {})),
+        scheduler=_part(Scheduler, value.get("scheduler", {})),
         hooks=_part(Hooks, value.get("hooks", {})),
         image=_part(ImageRecipe, value["image"]) if value.get("image") else None,
         state=_one_of(_STATE, value["state"]) if "state" in value else LocalState(),

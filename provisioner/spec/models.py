@@ -27,6 +27,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
+from provisioner.spec.scheduler import Scheduler
 from provisioner.spec.site import LoginName
 from provisioner.spec.sites import AnySite
 from provisioner.spec.stack_request import StackRequest
@@ -354,6 +355,7 @@ class ClusterSpec(Model):
     access: Access = Field(default=Access(), description="Who may log in")
     monitoring: Monitoring = Field(default=Monitoring(), description="What watches the fleet")
     verify: Verify = Field(default=Verify(), description="What it takes to be handed over")
+    scheduler: Scheduler = Field(default=Scheduler(), description="What gives jobs to the nodes")
     hooks: Hooks = Field(default=Hooks(), description="How nodes are taken out of service and put back")
     timeouts: Timeouts = Field(default=Timeouts(), description="How long is waited for what")
     quarantine: Quarantine = Field(
@@ -376,6 +378,11 @@ class ClusterSpec(Model):
         """The machine type of a group at a site, else at the one that it is at. Raises GpuprovError for a type that is
         not known any more."""
         return self.catalog.machine(self.groups[group].machine_type(site or self.site_of(group)))
+
+    @property
+    def drains(self) -> bool:
+        """Whether anything takes nodes out of service: a command of `hooks`, or the scheduler."""
+        return self.hooks.drain is not None or self.scheduler.slurm is not None
 
     def node_groups(self) -> dict[str, str]:
         """Node → its group, of all nodes that the file wants."""

@@ -23,7 +23,9 @@ from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_machine import hardware, machine_for_each_site, machine_of_site
 from provisioner.spec.rules_monitoring import monitoring_findings
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
+from provisioner.spec.rules_scheduler import scheduler_findings
 from provisioner.spec.rules_sites import account, places, spot_price
+from provisioner.spec.scheduler import Scheduler
 from provisioner.spec.site import CloudSite, Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
@@ -48,6 +50,7 @@ class Draft:
     access: Access | None = None
     monitoring: Monitoring | None = None
     verify: Verify | None = None
+    scheduler: Scheduler | None = None
     hooks: Hooks | None = None
     state: State | None = None
     image: ImageRecipe | None = None
@@ -271,6 +274,16 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             {name: _site_names(group, draft) for name, group in draft.groups.items()},
             draft.stack,
             draft.file,
+            _small_machine(draft, catalog),
+            complete=draft.whole,
+        )
+    if draft.scheduler is not None:
+        yield from scheduler_findings(
+            draft.scheduler,
+            draft.groups,
+            {name: _site_names(group, draft) for name, group in draft.groups.items()},
+            {name: _known(group.machine_type(), catalog) for name, group in draft.groups.items()},
+            draft.hooks,
             _small_machine(draft, catalog),
             complete=draft.whole,
         )

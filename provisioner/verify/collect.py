@@ -21,7 +21,7 @@ from time import monotonic, time
 
 from provisioner.common.bounded import Tail
 from provisioner.common.events import Events, Stage
-from provisioner.transport import ssh_failure
+from provisioner.transport import root_program, ssh_failure
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe.runner import MARK
 from provisioner.verify.request import CONNECTION_S, ProbeRequest
@@ -37,9 +37,6 @@ def probe_source() -> str:
     first = parts.pop("runner.py")
     return "\n".join([first, *(PART_IMPORTS.sub("", text) for name, text in sorted(parts.items()))])
 
-
-ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
-"""The command on the node. -I: neither the user's site packages nor the working directory reach the probe."""
 
 LIMIT = 32 * 1024 * 1024
 """Bytes taken from one node, and of its answer when it is unpacked: about a hundred times a compressed answer, three
@@ -97,12 +94,11 @@ class _Run:
     async def node(self, name: str, target: Sequence[str]) -> Bundle:
         request = self.request if isinstance(self.request, ProbeRequest) else self.request[name]
         deadline = self.deadline_s if self.deadline_s is not None else request.deadline + CONNECTION_S
-        # The request travels as a JSON text inside a Python literal: no value can end the string.
-        program = f"{self.source}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
+        program = root_program.text_of(self.source, request.to_json())
         started = monotonic()
         complaints = Tail()
         try:
-            out, rc = await _talk([*target, ROOT_PYTHON], program.encode(), complaints, deadline)
+            out, rc = await _talk([*target, root_program.ROOT_PYTHON], program.encode(), complaints, deadline)
         except TimeoutError:
             return Bundle(error=f"no answer within {deadline:.0f} s{_error_suffix(complaints)}")
         except OSError as error:

@@ -162,6 +162,8 @@ def forget(cluster: Cluster) -> None:
         journal = upgrade_journal.load(cluster.paths)
     except GpuprovError as error:
         errors.append(error)
+    if cluster.spec.scheduler.slurm is not None and not errors:
+        return  # the controller goes with the machines
     out = [machines[name] for name in journal.out_of_service() if name in machines]
     nodes = [machines.get(name) or fleet.departed(name, entry.id) for name, entry in store.nodes.items()]
     nodes += [node for node in out if node.name not in store.nodes]
@@ -184,7 +186,7 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
         node.name for node in nodes if node in fleet and (node.name in store.nodes or _has_gpus(cluster, node))
     }
     present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
-    settings, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
+    settings, drains = cluster.spec.quarantine, cluster.spec.drains
     decision = decide(store, present_nodes, fleet, level, settings, at=quarantine_book.utc_timestamp(), drains=drains)
     if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
         cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
@@ -207,7 +209,7 @@ def _act(cluster: Cluster, decision: Decision) -> None:
     if decision.nothing:
         return
     store, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
-    if cluster.spec.hooks.drain is None:  # else the scheduler may have a name drained that has no machine now
+    if not cluster.spec.drains:  # else the scheduler may have a name drained that has no machine now
         names = {*machines, *cluster.spec.node_groups()}
         store.nodes = {name: entry for name, entry in store.nodes.items() if name in names}
     store.nodes |= decision.hold
@@ -224,7 +226,7 @@ def _drain(cluster: Cluster, store: Book, nodes: Sequence[Node], action: hooks.A
         return {}
     reasons = {node.name: store.nodes[node.name].reason for node in nodes}
     bad = hooks.call(cluster, "drain", nodes, action, reasons)
-    ran = cluster.spec.hooks.drain is not None
+    ran = cluster.spec.drains
     for node in nodes:
         failure = bad.get(node.name, "")
         drained = ran and not failure

@@ -73,7 +73,7 @@ class NodeActions:
             store.nodes[name] = quarantine_book.Entry(
                 self._nodes[name].id, quarantine_book.OURS, reason, quarantine_book.utc_timestamp(),
                 level=spec.verify.level,
-                drained=drained and spec.hooks.drain is not None,
+                drained=drained and spec.drains,
             )  # fmt: skip
             store.save(self.cluster.paths)
 

@@ -1,6 +1,6 @@
 """Operating system: repositories, kernel settings, unattended upgrades. It stops the units of roles that are not wanted
-any more, so it depends on whether there is a health check, a node_exporter or an interruption service, and on nothing
-else of them."""
+any more, so it depends on whether there is a health check, a node_exporter, a scheduler or an interruption service, and
+on nothing else of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ def _wanted(value: Any) -> bool:
 
 ROLE = Role(
     units={"gpuprov-tuning.service": always, "apt-daily.timer": always, "apt-daily-upgrade.timer": always},
-    depends_on=dict.fromkeys(("gpuprov_health", "gpuprov_node_exporter", "gpuprov_interruption"), _wanted),
+    depends_on=dict.fromkeys(
+        ("gpuprov_health", "gpuprov_node_exporter", "gpuprov_interruption", "gpuprov_slurm_part"), _wanted
+    ),
     all_package_names=True,  # those that unattended-upgrades must not move
 )

@@ -1,0 +1,1 @@
+"""What gives jobs to the nodes: a Slurm cluster of them."""

@@ -1,0 +1,164 @@
+"""Runs as root on a head node: tells what Slurm says of its nodes, and takes them out of service and back.
+
+Only the standard library of Python 3.8 and later: its source is sent to the node, followed by a call of `main`
+(transport/root_program.py). Requests: {"do": "states"}, {"do": "jobs", "nodes": [NAME]}, {"do": "drain", "nodes":
+{NAME: REASON}}, {"do": "resume", "nodes": [NAME], "wait_s": SECONDS}, {"do": "key"}.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+OURS = "gpuprov"
+"""How a reason of gpuprov begins."""
+BY_ITSELF = ("Node unexpectedly rebooted", "Not responding")
+"""Reasons for which Slurm itself takes a node for down (slurmctld, node_mgr.c)."""
+NODE = re.compile(r"^NodeName=(\S+)")
+STATE = re.compile(r"\bState=(\S+)")
+REASON = re.compile(r"\bReason=(.*?) \[([^\]@]*)@[^\]]*\]")
+ACTIVE = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
+"""States of jobs that have nodes. Without them squeue leaves suspended jobs out (squeue(1))."""
+KEY_FILE = Path("/etc/munge/munge.key")
+PAUSE_S = 0.5
+DEADLINE_S = 60
+
+
+class Refused(Exception):
+    """What a program of Slurm said against it."""
+
+
+def call(*command: str) -> str:
+    """What it prints. Raises Refused."""
+    environment = dict(os.environ, LC_ALL="C", SLURM_TIME_FORMAT="standard")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(f"{command[0]}: {error}") from error
+    if done.returncode:
+        raise Refused(f"{command[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return done.stdout
+
+
+def parse_nodes(text: str) -> dict[str, dict[str, Any]]:
+    """Node → `state` (IDLE, DRAIN, …), `reason` and `user`, both empty where there is none."""
+    nodes = {}
+    for line in text.splitlines():
+        name, state = NODE.match(line), STATE.search(line)
+        if name is None or state is None:
+            continue
+        reason = REASON.search(line)
+        nodes[name[1]] = {
+            "state": state[1].split("+"),
+            "reason": reason[1] if reason else "",
+            "user": reason[2] if reason else "",
+        }
+    return nodes
+
+
+def states() -> dict[str, dict[str, Any]]:
+    """All nodes that Slurm knows. Raises Refused."""
+    return parse_nodes(call("scontrol", "show", "nodes", "--oneliner"))
+
+
+def is_ours(node: dict[str, Any]) -> bool:
+    """Whether gpuprov took the node out of service."""
+    return bool(node["reason"].startswith(OURS))
+
+
+def drain(reasons: dict[str, str]) -> dict[str, Any]:
+    """Nodes that somebody else drained keep their reason; those that Slurm does not know run no jobs."""
+    known, failed, foreign = states(), {}, {}
+    for name, reason in reasons.items():
+        node = known.get(name)
+        if node is None:
+            continue
+        if "DRAIN" in node["state"] and not is_ours(node):
+            foreign[name] = f"{node['user']}: {node['reason']}"
+            continue
+        try:
+            call("scontrol", "update", f"nodename={name}", "state=drain", f"reason={OURS} {reason}")
+        except Refused as error:
+            failed[name] = str(error)
+    return {"failed": failed, "foreign": foreign}
+
+
+def resume(names: list[str], wait_s: float) -> dict[str, Any]:
+    """Only what gpuprov, or Slurm by itself, took out of service. Waits until the nodes have answered."""
+    known, failed, foreign = states(), {}, {}
+    waiting = []
+    for name in names:
+        node = known.get(name)
+        if node is None:
+            failed[name] = "Slurm does not know the node"
+            continue
+        is_out = "DRAIN" in node["state"] or node["state"][0] in ("DOWN", "FAIL")
+        if is_out and not is_ours(node) and node["reason"] not in ("", *BY_ITSELF):
+            foreign[name] = f"{node['user']}: {node['reason']}"
+            continue
+        if is_out:
+            try:
+                call("scontrol", "update", f"nodename={name}", "state=resume")
+            except Refused as error:
+                failed[name] = str(error)
+                continue
+        waiting.append(name)
+    until = time.monotonic() + wait_s
+    while waiting:
+        known = states()
+        late = {name: known[name] for name in waiting if name in known and not is_in_service(known[name])}
+        if not late or time.monotonic() > until:
+            for name, node in late.items():
+                reason = f" ({node['reason']})" if node["reason"] else ""
+                failed[name] = f"in Slurm it is {'+'.join(node['state'])}{reason} after {wait_s:g} s"
+            break
+        time.sleep(PAUSE_S)
+    return {"failed": failed, "foreign": foreign}
+
+
+def is_in_service(node: dict[str, Any]) -> bool:
+    """Whether jobs may start on the node: slurmd has answered, and nobody drained it."""
+    out = {"DRAIN", "NOT_RESPONDING", "FAIL", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERED_DOWN"}
+    return node["state"][0] in ("IDLE", "ALLOCATED", "MIXED", "COMPLETING") and not out & {*node["state"]}
+
+
+def jobs(names: list[str]) -> dict[str, list[str]]:
+    """Node → ids of jobs that have it, those that are ending included."""
+    running = {}
+    for name in names:
+        command = ("squeue", "--all", "--noheader", f"--nodelist={name}", f"--states={ACTIVE}", "--format=%i")
+        ids = call(*command).split()
+        if ids:
+            running[name] = ids
+    return running
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What the request asks for. Raises Refused."""
+    what = request["do"]
+    if what == "states":
+        return {"nodes": states()}
+    if what == "jobs":
+        return {"jobs": jobs(request["nodes"])}
+    if what == "drain":
+        return drain(request["nodes"])
+    if what == "resume":
+        return resume(request["nodes"], request["wait_s"])
+    if what == "key":
+        return {"key": base64.b64encode(KEY_FILE.read_bytes()).decode()}
+    raise Refused(f"no such request: {what}")
+
+
+def main(request: dict[str, Any]) -> None:
+    """Do what is asked, and print an answer."""
+    try:
+        document = answer(request)
+    except (Refused, OSError) as error:
+        document = {"error": str(error)}
+    print("gpuprov:" + json.dumps(document))
