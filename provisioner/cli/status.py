@@ -18,7 +18,7 @@ from provisioner.common.text import few, printable
 from provisioner.common.typed_command import completed, typed, typed_file
 
 if TYPE_CHECKING:
-    from provisioner.output.status import StatusOutput, StatusRun
+    from provisioner.output.status import StatusNode, StatusOutput, StatusRun
 
 
 def status(
@@ -141,6 +141,20 @@ def _lock_command(file: Path, *, sandbox: bool) -> str:
     return typed("lock", file, sandbox=sandbox and not has_user_lock) + real
 
 
+IN_SERVICE = ({"IDLE"}, {"ALLOCATED"}, {"MIXED"}, {"COMPLETING"})
+
+
+def _scheduler_lines(node: StatusNode) -> Iterator[str]:
+    """What Slurm has of a node that gets no jobs."""
+    if (scheduler := node.scheduler) is None or {*scheduler.state} in IN_SERVICE:
+        return
+    if scheduler.error:
+        yield f"{node.name}: Slurm was not asked: {_line(scheduler.error)}"
+        return
+    reason = f" by {scheduler.user}: {scheduler.reason}" if scheduler.reason else ""
+    yield f"{node.name}: Slurm has it {_line('+'.join(scheduler.state) + reason)}"
+
+
 def lines(document: StatusOutput, file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
@@ -160,6 +174,7 @@ def lines(document: StatusOutput, file: Path) -> Iterator[str]:
                 yield f"{node.name}: its BMC could not be read: {_line(bmc.error)}"
             elif (bmc.power, bmc.health) != ("On", "OK"):
                 yield f"{node.name}: its BMC says: {_line(text)} (`gpuprov bmc {fleet_file} status {node.name}`)"
+        yield from _scheduler_lines(node)
         if node.quarantine:
             yield f"{node.name}: {in_quarantine(node.name, node.quarantine, fleet_file)}"
         if node.replace:

@@ -284,8 +284,8 @@ def _configure(
 def update_heads(
     cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release], run_dir: Path
 ) -> dict[str, str]:
-    """Tell the Prometheus of each head node at these nodes' sites which nodes there are now. `releases`: of the head
-    nodes. Gives what failed, by node."""
+    """Tell Prometheus and Slurm of each head node at these nodes' sites which nodes there are now. `releases`: of the
+    head nodes. Gives what failed, by node."""
     from provisioner.configure.drift import Pass
 
     sites = {node.site for node in nodes}
@@ -293,7 +293,7 @@ def update_heads(
     result = ReconcileResult([], {})
     if heads:
         variables = role_variables(cluster, releases)
-        roles = Pass(frozenset({"prometheus"}), "configure")
+        roles = Pass(frozenset({"prometheus", "slurm_controller"}), "configure")
         _configure(cluster, heads, heads, releases, variables, run_dir, result, roles)
     return result.failed
 

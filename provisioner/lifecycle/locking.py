@@ -27,6 +27,16 @@ Kept = Mapping[str, Mapping[str, str]]
 
 
 def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
+    """`_current`, if it can be installed: a scheduler may need what no version of a component says."""
+    lock = _current(cluster, events, write=write)
+    if cluster.spec.scheduler.slurm is not None:
+        from provisioner.scheduler import slurm_files
+
+        slurm_files.refuse_stacks(cluster.spec, cluster.place_lock(lock).groups)
+    return lock
+
+
+def _current(cluster: Cluster, events: Events, *, write: bool) -> Lock:
     """The lock to work by: the one beside cluster.yaml if it still fits, a new one where there is none. Without `write`
     what is new of it is known to the caller alone.
 

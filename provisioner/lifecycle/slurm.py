@@ -115,10 +115,10 @@ def settle(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level
         cluster.events("quarantine", "warning", f"Slurm may be out of date: {error}")
 
 
-def states(cluster: Cluster) -> dict[str, dict[str, Any]]:
+def states(cluster: Cluster, deadline_s: float) -> dict[str, dict[str, Any]]:
     """Node → its `state`, `reason` and `user` in Slurm; empty where there is no controller yet. Raises GpuprovError."""
     head = head_of(cluster)
-    return _states(cluster, head) if head is not None else {}
+    return _states(cluster, head, deadline_s) if head is not None else {}
 
 
 def _settle(cluster: Cluster, head: Node, report: Report, nodes: Sequence[Node], level: Level) -> None:
@@ -208,8 +208,8 @@ def _await_jobs(cluster: Cluster, stage: Stage, head: Node, names: Sequence[str]
     return {}
 
 
-def _states(cluster: Cluster, head: Node) -> dict[str, dict[str, Any]]:
-    answer = _ask(cluster, head, {"do": "states"}).get("nodes")
+def _states(cluster: Cluster, head: Node, deadline_s: float = ASK_S) -> dict[str, dict[str, Any]]:
+    answer = _ask(cluster, head, {"do": "states"}, deadline_s).get("nodes")
     if not isinstance(answer, dict):
         raise GpuprovError("Slurm does not tell its nodes", where=head.name)
     return answer
@@ -239,4 +239,4 @@ def _texts(answer: Mapping[str, Any], key: str) -> dict[str, str]:
 
 def _tell_foreign(cluster: Cluster, stage: Stage, answer: Mapping[str, Any]) -> None:
     for name, reason in _texts(answer, "foreign").items():
-        cluster.events(stage, "log", f"drained in Slurm by {reason}; that is left as it is", node=name)
+        cluster.events(stage, "warning", f"drained in Slurm by {reason}; that is left as it is", node=name)

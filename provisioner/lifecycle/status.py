@@ -20,7 +20,15 @@ from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.output.drift import DriftOutput
-from provisioner.output.status import NodeReplacement, PartialReport, StatusBmc, StatusNode, StatusOutput, StatusUpgrade
+from provisioner.output.status import (
+    NodeReplacement,
+    PartialReport,
+    StatusBmc,
+    StatusNode,
+    StatusOutput,
+    StatusScheduler,
+    StatusUpgrade,
+)
 from provisioner.rundir import node_state, placement, run_events
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.node_state import NodeProgress
@@ -53,11 +61,13 @@ def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, quarantined = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         managed = pool.submit(_bmcs, cluster) if ask else None
+        scheduled = pool.submit(_scheduler, cluster) if ask else None
         known_runs = {name: release for name, (release, _) in runs.items()}
         drift = drifted(cluster, [node for node in nodes if node.name in runs], known_runs) if ask else {}
         bmcs = managed.result() if managed is not None else {}
+        scheduler = scheduled.result() if scheduled is not None else {}
 
     def row(
         name: str, group: str, site: str, machine: str, node: Node | None, stage: str, ok: bool | None
@@ -81,6 +91,7 @@ def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
             quarantine=quarantined[name].document() if name in quarantined else None,
             replace=NodeReplacement(step=replacing[name].step) if name in replacing else None,
             bmc=bmcs.get(name),
+            scheduler=scheduler.get(name),
         )
 
     at_work = run_lock_held(cluster.paths.root)
@@ -140,6 +151,20 @@ def _bmcs(cluster: Cluster) -> dict[str, StatusBmc]:
         return out_of_band.glance(cluster, ASK_S)
     except GpuprovError as error:  # what ssh says is shown all the same
         return {node.name: StatusBmc(power=None, health=None, error=str(error)) for node in cluster.nodes()}
+
+
+def _scheduler(cluster: Cluster) -> dict[str, StatusScheduler]:
+    """What Slurm has of the nodes that jobs run on."""
+    if cluster.spec.scheduler.slurm is None:
+        return {}
+    from provisioner.lifecycle import slurm
+
+    try:
+        rows = slurm.states(cluster, ASK_S)
+    except GpuprovError as error:
+        workers = [node for node in cluster.nodes() if node.group != cluster.spec.scheduler.head]
+        return {node.name: StatusScheduler(state=[], error=str(error)) for node in workers}
+    return {name: StatusScheduler(**row) for name, row in rows.items()}
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

@@ -36,6 +36,15 @@ class StatusBmc(OpenOutput):
     error: str | None = Field(description="Why the BMC was not read")
 
 
+class StatusScheduler(OpenOutput):
+    """What Slurm has of a node."""
+
+    state: list[str] = Field(description="As scontrol has it: IDLE, DRAIN …; empty where Slurm was not asked")
+    reason: str = Field(default="", description="Why it is out of service; gpuprov's own reasons begin with its name")
+    user: str = Field(default="", description="Who took it out of service")
+    error: str | None = Field(default=None, description="Why Slurm was not asked")
+
+
 class StatusNode(OpenOutput):
     name: str
     group: str
@@ -54,6 +63,9 @@ class StatusNode(OpenOutput):
     quarantine: QuarantineOutput | None = Field(default=None, description="null where it is in none")
     replace: NodeReplacement | None = Field(default=None, description="null where its machine is not being replaced")
     bmc: StatusBmc | None = Field(default=None, description="null where it has no BMC, or nobody was asked")
+    scheduler: StatusScheduler | None = Field(
+        default=None, description="null where there is no scheduler, on a node that it does not know, or with --offline"
+    )
 
 
 class StatusUpgrade(OpenOutput):

@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from provisioner.catalog import distributions
 from provisioner.catalog.models import Machine
+from provisioner.common.errors import GpuprovError
 from provisioner.common.text import bracketed
 from provisioner.plan.roles.slurm_controller import ACCOUNTING_PORT, CONTROLLER_PORT, NODE_PORT
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.scheduler import Slurm
+from provisioner.stack.models import Stack
 
 MEMORY_SHARE = 0.9
 """Of a machine's memory for jobs. The kernel takes a part of it, with each release another one, and Slurm drains a node
@@ -231,3 +234,24 @@ def _slurmdbd_conf(head: Node) -> str:
         "PidFile=/run/slurmdbd.pid",
         "",
     ))  # fmt: skip
+
+
+def refuse_stacks(spec: ClusterSpec, stacks: Mapping[str, Stack]) -> None:
+    """Raise GpuprovError where a lock's distributions do not make one Slurm cluster: its daemons are of one release,
+    and it needs cgroup v2. `stacks`: group → its stack."""
+    head = spec.scheduler.head
+    if head is None or head not in stacks:
+        return
+    ours = stacks[head].os
+    if (row := distributions.row(ours)).get("slurm") is None:
+        raise GpuprovError(
+            f"scheduler.slurm does not work on {ours}: {row['no_slurm']}", where=spec.name,
+            hint=f"stack: {{os: {' or '.join(d['version'] for d in distributions.rows() if d.get('slurm'))}}}",
+        )  # fmt: skip
+    for group, stack in stacks.items():
+        if stack.os != ours:
+            raise GpuprovError(
+                f"group {group} has {stack.os}, and the head node of Slurm {ours}: their Slurm releases differ",
+                where=spec.name,
+                hint=f"stack: {{os: {ours}}}, or leave scheduler.slurm out",
+            )

@@ -380,6 +380,12 @@ class ClusterSpec(Model):
         return self.catalog.machine(self.groups[group].machine_type(site or self.site_of(group)))
 
     @property
+    def heads(self) -> frozenset[str]:
+        """The groups whose machines do something for the other nodes: Prometheus, slurmctld."""
+        controllers = (self.scheduler.head,) if self.scheduler.head is not None else ()
+        return frozenset((*self.monitoring.heads, *controllers))
+
+    @property
     def drains(self) -> bool:
         """Whether anything takes nodes out of service: a command of `hooks`, or the scheduler."""
         return self.hooks.drain is not None or self.scheduler.slurm is not None

@@ -96,27 +96,27 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             reconciled = lifecycle.configure(cluster, run, new, releases, new={node.name for node in old})
             if failed := lifecycle.failed_roles(run, new, reconciled):
                 raise together(failed)
+            _update_heads(cluster, new, assigned, run_dir)  # before Slurm is to give the new machines jobs
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, reconciled, new, releases, run_dir, partly=True))
             journal.end(cluster.paths, names)
-            _update_heads(cluster, new, assigned, run_dir)
         return run
 
 
 def _update_heads(cluster: Cluster, new: Sequence[Node], assigned: Mapping[str, Release], run_dir: Path) -> None:
-    """The Prometheus of head nodes learns the new machines' addresses. A head node that was replaced knows them."""
+    """Prometheus and Slurm of head nodes learn new machines' addresses. A head node that was replaced knows them."""
     names = {node.name for node in new}
     heads = {
         node.name: assigned[node.name]
         for node in cluster.nodes()
-        if node.group in cluster.spec.monitoring.heads and node.name not in names
+        if node.group in cluster.spec.heads and node.name not in names
     }
     try:
         failed = configuring.update_heads(cluster, new, heads, run_dir)
     except GpuprovError as error:  # the machines are replaced, whatever becomes of this
         failed = dict.fromkeys(heads, error.message)
     for name, reason in failed.items():
-        message = f"its Prometheus does not know the new machine yet: {reason}; `gpuprov up` tells it"
+        message = f"it does not know the address of the new machine yet: {reason}; `gpuprov up` tells it"
         cluster.events("configure", "warning", message, node=name)
 
 

@@ -128,6 +128,9 @@ def write(module, name, text):
 def controller(module, files, changed, done):
     """slurmctld, with its files."""
     timeout = module.params["timeout"]
+    folder, user = os.path.dirname(STATE), pwd.getpwnam("slurm")
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    os.chown(folder, user.pw_uid, user.pw_gid)
     if not os.path.exists(STATE):
         for name, text in files.items():
             write(module, name, drained(text) if name == "slurm.conf" else text)
