@@ -139,9 +139,9 @@ def _due(cluster: Cluster, head: Node, report: Report, nodes: Sequence[Node], le
     from provisioner.lifecycle.quarantine import book
 
     known, ledger = _states(cluster, head), Ledger(cluster.paths)
-    out = {name: f"quarantine: {entry.reason}" for name, entry in book.load(cluster.paths).nodes.items()}
-    out |= dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "upgrade")
-    out |= dict.fromkeys(replace_journal.load(cluster).nodes, "replace")
+    out = {name: entry.reason for name, entry in book.load(cluster.paths).nodes.items()}
+    out |= dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "an upgrade has it out of service")
+    out |= dict.fromkeys(replace_journal.load(cluster).nodes, "its machine is being replaced")
     is_deep = LEVELS.index(level) >= LEVELS.index(cluster.spec.verify.level)
     judged, healthy = {node.name: node.id for node in nodes}, {row.name for row in report.nodes if row.ok}
     due: dict[str, str] = {}

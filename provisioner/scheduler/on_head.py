@@ -22,12 +22,14 @@ BY_ITSELF = ("Node unexpectedly rebooted", "Not responding")
 """Reasons for which Slurm itself takes a node for down (slurmctld, node_mgr.c)."""
 NODE = re.compile(r"^NodeName=(\S+)")
 STATE = re.compile(r"\bState=(\S+)")
-REASON = re.compile(r"\bReason=(.*?) \[([^\]@]*)@[^\]]*\]")
+REASON = re.compile(r"\bReason=(.*) \[([^\]@]*)@[^\]]*\]")
 ACTIVE = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
 """States of jobs that have nodes. Without them squeue leaves suspended jobs out (squeue(1))."""
 KEY_FILE = Path("/etc/munge/munge.key")
 PAUSE_S = 0.5
 DEADLINE_S = 60
+REASON_LENGTH = 200
+"""Characters of a reason: sinfo prints it on one line."""
 
 
 class Refused(Exception):
@@ -83,7 +85,8 @@ def drain(reasons: dict[str, str]) -> dict[str, Any]:
             foreign[name] = f"{node['user']}: {node['reason']}"
             continue
         try:
-            call("scontrol", "update", f"nodename={name}", "state=drain", f"reason={OURS} {reason}")
+            text = " ".join(f"{OURS} {reason}".split())[:REASON_LENGTH]
+            call("scontrol", "update", f"nodename={name}", "state=drain", f"reason={text}")
         except Refused as error:
             failed[name] = str(error)
     return {"failed": failed, "foreign": foreign}

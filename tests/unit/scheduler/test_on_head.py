@@ -1,0 +1,132 @@
+"""What runs on the head node, against the output of a real scontrol and against stand-ins that remember what they are
+asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioner.scheduler import on_head
+
+CAPTURE = Path(__file__).parent / "captures" / "show-nodes-22.05.8.txt"
+"""`scontrol show nodes --oneliner` of Debian's slurmctld 22.05.8 in the sandbox."""
+LINE = "NodeName={name} Arch=x86_64 State={state} ThreadsPerCore=1 Reason={reason}"
+
+
+def test_states_and_reasons_are_read() -> None:
+    nodes = on_head.parse_nodes(CAPTURE.read_text())
+    assert nodes == {
+        "work-0": {"state": ["DOWN"], "reason": "cooling works [hall 3]", "user": "root"},
+        "work-1": {
+            "state": ["IDLE", "DRAIN"], "reason": "gpuprov quarantine: gpu.count: 7 of 8 GPUs answer [x] State=IDLE",
+            "user": "root",
+        },
+    }  # fmt: skip
+    assert on_head.is_ours(nodes["work-1"]) and not on_head.is_ours(nodes["work-0"])
+
+
+@pytest.mark.parametrize(
+    ("state", "in_service"),
+    [
+        (["IDLE"], True), (["MIXED"], True), (["ALLOCATED"], True), (["ALLOCATED", "COMPLETING"], True),
+        (["IDLE", "DRAIN"], False), (["MIXED", "DRAIN"], False), (["DOWN"], False), (["IDLE", "NOT_RESPONDING"], False),
+        (["UNKNOWN", "NOT_RESPONDING"], False), (["IDLE", "REBOOT_REQUESTED"], False), (["FUTURE"], False),
+    ],
+)  # fmt: skip
+def test_what_gets_jobs(state: list[str], in_service: bool) -> None:
+    assert on_head.is_in_service({"state": state, "reason": "", "user": ""}) is in_service
+
+
+class Desk:
+    """Stand-ins of scontrol and squeue in front of PATH: nodes as files, with what update makes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.program("scontrol", SCONTROL)
+        self.program("squeue", 'echo "squeue $*" >> calls; cat jobs 2>/dev/null || :')
+
+    def program(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.write_text(f'#!/bin/sh\ncd "{self.folder}"\n{text}\n')
+        file.chmod(0o755)
+
+    def node(self, name: str, state: str, reason: str = "") -> None:
+        text = f"{reason} [root@2026-11-27T22:33:02]" if reason else "none"
+        (self.folder / f"{name}.node").write_text(LINE.format(name=name, state=state, reason=text) + "\n")
+
+    @property
+    def updates(self) -> list[str]:
+        calls = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        return [call for call in calls if "update" in call]
+
+
+SCONTROL = r"""
+echo "scontrol $*" >> calls
+case "$1" in
+show) cat *.node ;;
+update)
+  name=${2#nodename=}
+  case "$3" in
+  state=drain) echo "NodeName=$name State=IDLE+DRAIN Reason=${4#reason=} [root@2026-11-27T22:33:02]" > "$name.node" ;;
+  state=resume) echo "NodeName=$name State=$(cat after 2>/dev/null || echo IDLE) ThreadsPerCore=1" > "$name.node" ;;
+  esac ;;
+esac
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return Desk(tmp_path)
+
+
+def test_a_drain_has_gpuprovs_name_and_no_shell_reads_the_reason(desk: Desk) -> None:
+    desk.node("train-0", "IDLE")
+    answer = on_head.drain({"train-0": "quarantine: $(touch owned) `x`\nState=IDLE", "gone-0": "x"})
+    assert answer == {"failed": {}, "foreign": {}}  # a node that Slurm does not know runs no job
+    assert on_head.states()["train-0"]["reason"] == "gpuprov quarantine: $(touch owned) `x` State=IDLE"
+    assert not (desk.folder / "owned").exists()
+
+
+def test_somebody_elses_drain_is_neither_changed_nor_lifted(desk: Desk) -> None:
+    desk.node("train-0", "IDLE+DRAIN", "cooling works")
+    assert on_head.drain({"train-0": "upgrade"})["foreign"] == {"train-0": "root: cooling works"}
+    assert on_head.resume(["train-0"], 0.0) == {"failed": {}, "foreign": {"train-0": "root: cooling works"}}
+    assert desk.updates == []
+
+
+@pytest.mark.parametrize("reason", ["gpuprov quarantine: gpu.xid", *on_head.BY_ITSELF])
+def test_what_gpuprov_or_slurm_itself_took_out_comes_back(desk: Desk, reason: str) -> None:
+    desk.node("train-0", "DOWN" if reason in on_head.BY_ITSELF else "IDLE+DRAIN", reason)
+    assert on_head.resume(["train-0"], 10.0) == {"failed": {}, "foreign": {}}
+    assert desk.updates == ["scontrol update nodename=train-0 state=resume"]
+
+
+def test_a_node_in_service_is_left_alone(desk: Desk) -> None:
+    desk.node("train-0", "MIXED")
+    assert on_head.resume(["train-0"], 0.0) == {"failed": {}, "foreign": {}}
+    assert desk.updates == []
+
+
+def test_a_slurmd_that_does_not_answer_is_no_resume(desk: Desk) -> None:
+    desk.node("train-0", "IDLE+DRAIN", "gpuprov: proving")
+    (desk.folder / "after").write_text("DOWN+NOT_RESPONDING")
+    failed = on_head.resume(["train-0"], 0.0)["failed"]
+    assert failed == {"train-0": "in Slurm it is DOWN+NOT_RESPONDING after 0 s"}
+    assert on_head.resume(["strange-0"], 0.0)["failed"] == {"strange-0": "Slurm does not know the node"}
+
+
+def test_jobs_of_a_node(desk: Desk) -> None:
+    assert on_head.jobs(["train-0"]) == {}
+    (desk.folder / "jobs").write_text("17\n18\n")
+    assert on_head.jobs(["train-0"]) == {"train-0": ["17", "18"]}
+
+
+def test_a_controller_that_does_not_answer_is_an_error(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.program("scontrol", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    on_head.main({"do": "states"})
+    printed = json.loads(capsys.readouterr().out.removeprefix("gpuprov:"))
+    assert printed == {"error": "scontrol: Unable to contact slurm controller (connect failure)"}
