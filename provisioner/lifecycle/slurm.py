@@ -38,6 +38,8 @@ MARKER = "/var/lib/gpuprov/slurm-in-service"
 """Role slurm_node's slurm_node_in_service."""
 CHANGES_MACHINE = ("up", "upgrade", "replace")
 """Actions before which the jobs of a node must have ended: its machine changes, or goes."""
+ENDS_MACHINE = ("up", "replace")
+"""Actions with which the queue of a head node ends, too."""
 
 
 def head_of(cluster: Cluster) -> Node | None:
@@ -52,7 +54,11 @@ def drain(
     """Have Slurm start no more jobs on these nodes, and wait for those that run where the machine changes next. Gives
     node → why it is not drained."""
     head, names = head_of(cluster), _names(cluster, nodes)
-    if head is None or not names:
+    if head is None:
+        return {}
+    if action in ENDS_MACHINE and head in nodes and (refused := _refuse_queue(cluster, stage, head)):
+        return {head.name: refused}
+    if not names:
         return {}
     request = {"do": "drain", "nodes": {name: f"{action}: {reasons.get(name, '')}".strip(": ") for name in names}}
     try:
@@ -184,6 +190,19 @@ def _join(cluster: Cluster, head: Node, names: Sequence[str]) -> dict[str, str]:
 
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
         return {name: message for name, message in zip(names, pool.map(join, names), strict=True) if message}
+
+
+def _refuse_queue(cluster: Cluster, stage: Stage, head: Node) -> str:
+    """Why the machine of the head node must not go: jobs that run and wait are known to it alone. "" where there are
+    none, and where it does not answer: then they are lost already."""
+    try:
+        jobs = _ask(cluster, head, {"do": "queue"}).get("queue", [])
+    except GpuprovError as error:
+        cluster.events(stage, "warning", f"jobs of Slurm end with this machine: {error.message}", node=head.name)
+        return ""
+    if not jobs:
+        return ""
+    return f"Slurm has {counted(len(jobs), 'job')}, which would be lost: let them end, or cancel them (`scancel`)"
 
 
 def _await_jobs(cluster: Cluster, stage: Stage, head: Node, names: Sequence[str], deadline_s: float) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Only the standard library of Python 3.8 and later: its source is sent to the node, followed by a call of `main`
 (transport/root_program.py). Requests: {"do": "states"}, {"do": "jobs", "nodes": [NAME]}, {"do": "drain", "nodes":
-{NAME: REASON}}, {"do": "resume", "nodes": [NAME], "wait_s": SECONDS}, {"do": "key"}.
+{NAME: REASON}}, {"do": "resume", "nodes": [NAME], "wait_s": SECONDS}, {"do": "queue"}, {"do": "key"}.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return drain(request["nodes"])
     if what == "resume":
         return resume(request["nodes"], request["wait_s"])
+    if what == "queue":
+        return {"queue": call("squeue", "--all", "--noheader", "--format=%i").split()}
     if what == "key":
         return {"key": base64.b64encode(KEY_FILE.read_bytes()).decode()}
     raise Refused(f"no such request: {what}")

@@ -20,7 +20,7 @@ from tests.support.terminal import answered
 pytestmark = pytest.mark.sandbox
 
 CALLBACKS = ROOT / "tests" / "support" / "ansible_callbacks"
-ELSEWHERE = ("aws-p4d", "own-machines", "rtx4090", "three-sites", "two-clouds")
+ELSEWHERE = ("aws-p4d", "own-machines", "rtx4090", "slurm", "three-sites", "two-clouds")
 """Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py, test_sites.py,
 test_own_machine_types.py, test_two_clouds.py."""
 

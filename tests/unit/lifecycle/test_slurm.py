@@ -1,5 +1,5 @@
-"""Which nodes Slurm gives jobs to: those that are proven and in service by gpuprov's records, whatever has happened to the
-controller or to a run meanwhile. The head node's answers are a stand-in; tests/sandbox/test_slurm.py has real ones."""
+"""Which nodes Slurm gives jobs to: those that are proven and in service by gpuprov's records, whatever has happened to
+the controller or to a run meanwhile. The head node is a stand-in; tests/sandbox/test_slurm.py has a real one."""
 
 from __future__ import annotations
 
@@ -78,6 +78,9 @@ class Controller:
 
     def _jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"jobs": {name: ids for name, ids in self.jobs.items() if name in request["nodes"]}}
+
+    def _queue(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {"queue": [id for ids in self.jobs.values() for id in ids]}
 
     def _drain(self, request: Mapping[str, Any]) -> dict[str, Any]:
         for name, reason in request["nodes"].items():
@@ -243,9 +246,24 @@ def test_a_machine_changes_only_after_its_jobs_have_ended(
 
 
 def test_the_head_node_is_no_node_of_slurm(cluster: Cluster, controller: Controller) -> None:
+    controller.jobs["train-0"] = ["17"]  # slurmctld starts again, and they go on
     assert hooks.call(cluster, "drain", [HEAD], "upgrade", {}) == {}
     assert hooks.call(cluster, "resume", [HEAD], "upgrade", {}) == {}
     assert controller.asked == []
+
+
+@pytest.mark.parametrize("action", ["replace", "up"])
+def test_the_queue_of_a_head_node_is_not_lost_with_its_machine(
+    cluster: Cluster, controller: Controller, action: hooks.Action
+) -> None:
+    assert hooks.call(cluster, "drain", [HEAD], action, {}) == {}
+    controller.jobs["train-0"] = ["17"]
+    message = "Slurm has 1 job, which would be lost: let them end, or cancel them (`scancel`)"
+    assert hooks.call(cluster, "drain", [HEAD], action, {}) == {"head-0": message}
+    controller.broken["head-0"] = "no answer within 90 s"  # it has to be replaced for that
+    heard = warnings_of(cluster)
+    assert hooks.call(cluster, "drain", [HEAD], action, {}) == {}
+    assert heard == ["head-0 jobs of Slurm end with this machine: no answer within 90 s"]
 
 
 def test_a_person_s_quarantine_and_release(cluster: Cluster, controller: Controller) -> None:

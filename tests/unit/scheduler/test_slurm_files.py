@@ -1,5 +1,5 @@
-"""slurm.conf and the rest, from cluster.yaml and the catalogue: what is in them, and that the same input is the same text.
-Real Slurm reads them in tests/sandbox/test_slurm.py."""
+"""slurm.conf and the rest, from cluster.yaml and the catalogue. Real Slurm reads them in
+tests/sandbox/test_slurm.py."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ def test_a_cluster_of_two_distributions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GpuprovError, match=r"group train has ubuntu-24\.04, and the head node of Slurm debian-12"):
         slurm_files.refuse_stacks(spec, stacks | {"train": stacks["train"].model_copy(update={"os": "ubuntu-24.04"})})
     old = {name: locked.model_copy(update={"os": "ubuntu-22.04"}) for name, locked in stacks.items()}
-    with pytest.raises(GpuprovError, match="does not work on ubuntu-22.04: its Slurm 21.08 does not know cgroup v2"):
+    with pytest.raises(GpuprovError, match=r"does not work on ubuntu-22\.04: its Slurm 21.08 does not know cgroup v2"):
         slurm_files.refuse_stacks(spec, old)

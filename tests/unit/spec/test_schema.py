@@ -59,6 +59,7 @@ def test_examples_are_those_that_the_sandbox_runs() -> None:
         "dgx-h100": [("dgx-h100", 2)],
         "own-machines": [("r760xa-4xl40s", 1), ("bench-2xa5500", 1)],
         "rtx4090": [("workstation-rtx4090", 1)],
+        "slurm": [("m6i.large", 1), ("p4d.24xlarge", 2)],
         "tencent-gn10xp": [("GN10Xp.20XLARGE320", 1)],
         "three-sites": [("p4d.24xlarge", 1), ("ecs.gn7i-c8g1.2xlarge", 1), ("workstation-rtx4090", 1)],
         "two-clouds": [({"ohio": "p4d.24xlarge", "east": "Standard_ND96asr_v4"}, 1)],
