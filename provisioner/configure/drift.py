@@ -99,7 +99,7 @@ def desired_state(
 def monitoring_units(plan: Plan) -> tuple[str, ...]:
     """Units that watch every node: `up` starts them again, and no check condemns a node for them."""
     monitoring = plan.spec.monitoring
-    timers = (HEALTH_TIMER,) if monitoring.timer is not None else ()
+    timers = (HEALTH_TIMER,) if plan.spec.health_timer is not None else ()
     exporters = (node_exporter.UNIT,) if monitoring.installs_node_exporter else ()
     return (*timers, *exporters)
 

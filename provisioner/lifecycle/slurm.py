@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common.errors import GpuprovError, LockedError
@@ -179,7 +178,7 @@ def _join(cluster: Cluster, head: Node, names: Sequence[str]) -> dict[str, str]:
     key = _ask(cluster, head, {"do": "key"}).get("key")
     if not isinstance(key, str) or not key:
         raise GpuprovError("munge has no key there")
-    source = _source("on_node.py")
+    source = slurm_files.source("on_node.py")
 
     def join(name: str) -> str:
         try:
@@ -235,11 +234,7 @@ def _states(cluster: Cluster, head: Node, deadline_s: float = ASK_S) -> dict[str
 
 
 def _ask(cluster: Cluster, head: Node, request: Mapping[str, Any], deadline_s: float = ASK_S) -> dict[str, Any]:
-    return root_program.ask(cluster.paths, head.name, _source("on_head.py"), request, deadline_s=deadline_s)
-
-
-def _source(name: str) -> str:
-    return (resources.files("provisioner.scheduler") / name).read_text(encoding="utf-8")
+    return root_program.ask(cluster.paths, head.name, slurm_files.source("on_head.py"), request, deadline_s=deadline_s)
 
 
 def _names(cluster: Cluster, nodes: Sequence[Node]) -> list[str]:

@@ -164,7 +164,9 @@ def _scheduler(cluster: Cluster) -> dict[str, StatusScheduler]:
     except GpuprovError as error:
         workers = [node for node in cluster.nodes() if node.group != cluster.spec.scheduler.head]
         return {node.name: StatusScheduler(state=[], error=str(error)) for node in workers}
-    return {name: StatusScheduler(**row) for name, row in rows.items()}
+    return {
+        name: StatusScheduler(state=row["state"], reason=row["reason"], user=row["user"]) for name, row in rows.items()
+    }
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

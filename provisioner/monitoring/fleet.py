@@ -71,7 +71,7 @@ def cluster_label(name: str, *, simulated: bool) -> str:
 def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, simulated: bool) -> WatchedFleet:
     """What cluster.yaml and the catalogue say of the groups that have nodes; without `nodes` all that the file wants.
     Groups with several sites are at the chosen one."""
-    health = spec.monitoring.timer
+    health = spec.health_timer
     groups = []
     for name, group in spec.groups.items():
         count = group.count if nodes is None else sum(node.group == name for node in nodes)

@@ -2,7 +2,8 @@
 
 Only the standard library of Python 3.8 and later: its source is sent to the node, followed by a call of `main`
 (transport/root_program.py). Requests: {"do": "states"}, {"do": "jobs", "nodes": [NAME]}, {"do": "drain", "nodes":
-{NAME: REASON}}, {"do": "resume", "nodes": [NAME], "wait_s": SECONDS}, {"do": "queue"}, {"do": "key"}.
+{NAME: REASON}}, {"do": "resume", "nodes": [NAME], "wait_s": SECONDS}, {"do": "queue"}, {"do": "key"}, {"do": "watch",
+"share": PERCENT, "most": NUMBER}.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from typing import Any
 
 OURS = "gpuprov"
 """How a reason of gpuprov begins."""
+BAD = "gpuprov bad: "
+"""How a comment begins that slurm_health.py sets on a node."""
 BY_ITSELF = ("Node unexpectedly rebooted", "Not responding")
 """Reasons for which Slurm itself takes a node for down (slurmctld, node_mgr.c)."""
 NODE = re.compile(r"^NodeName=(\S+)")
 STATE = re.compile(r"\bState=(\S+)")
-REASON = re.compile(r"\bReason=(.*) \[([^\]@]*)@[^\]]*\]")
+REASON = re.compile(r"\bReason=(.*?)(?: \[([^\s\[\]@]+)@[^\s\]]*\])?(?: Comment=(.*))?$")
+COMMENT = re.compile(r" Comment=(.*)$")
+"""Last on a line. A reason of slurm.conf has no user and no time."""
 ACTIVE = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
 """States of jobs that have nodes. Without them squeue leaves suspended jobs out (squeue(1))."""
 KEY_FILE = Path("/etc/munge/munge.key")
@@ -49,17 +54,18 @@ def call(*command: str) -> str:
 
 
 def parse_nodes(text: str) -> dict[str, dict[str, Any]]:
-    """Node → `state` (IDLE, DRAIN, …), `reason` and `user`, both empty where there is none."""
+    """Node → `state` (IDLE, DRAIN, …), `reason`, `user` and `comment`, empty where there is none."""
     nodes = {}
     for line in text.splitlines():
         name, state = NODE.match(line), STATE.search(line)
         if name is None or state is None:
             continue
-        reason = REASON.search(line)
+        reason, comment = REASON.search(line), COMMENT.search(line)
         nodes[name[1]] = {
             "state": state[1].split("+"),
             "reason": reason[1] if reason else "",
-            "user": reason[2] if reason else "",
+            "user": (reason[2] or "") if reason else "",
+            "comment": comment[1] if comment else "",
         }
     return nodes
 
@@ -95,7 +101,7 @@ def drain(reasons: dict[str, str]) -> dict[str, Any]:
 def resume(names: list[str], wait_s: float) -> dict[str, Any]:
     """Only what gpuprov, or Slurm by itself, took out of service. Waits until the nodes have answered."""
     known, failed, foreign = states(), {}, {}
-    waiting = []
+    waiting, refused = [], {}
     for name in names:
         node = known.get(name)
         if node is None:
@@ -107,10 +113,10 @@ def resume(names: list[str], wait_s: float) -> dict[str, Any]:
             continue
         if is_out:
             try:
-                call("scontrol", "update", f"nodename={name}", "state=resume")
+                call("scontrol", "update", f"nodename={name}", "state=resume", "comment=")
             except Refused as error:
-                failed[name] = str(error)
-                continue
+                # Of a node that has never answered slurmctld lifts the drain, and says "Invalid node state specified".
+                refused[name] = f": {error}"
         waiting.append(name)
     until = time.monotonic() + wait_s
     while waiting:
@@ -119,10 +125,26 @@ def resume(names: list[str], wait_s: float) -> dict[str, Any]:
         if not late or time.monotonic() > until:
             for name, node in late.items():
                 reason = f" ({node['reason']})" if node["reason"] else ""
-                failed[name] = f"in Slurm it is {'+'.join(node['state'])}{reason} after {wait_s:g} s"
+                state = f"{'+'.join(node['state'])}{reason} after {wait_s:g} s"
+                failed[name] = f"in Slurm it is {state}{refused.get(name, '')}"
             break
         time.sleep(PAUSE_S)
     return {"failed": failed, "foreign": foreign}
+
+
+def watch(share: int, most: int) -> dict[str, Any]:
+    """Drain nodes in service whose own checks say that they are bad (slurm_health.py), unless more would be out of
+    service then than `share` percent of the nodes or `most`: with so many the cause is not the nodes."""
+    known = states()
+    bad = {
+        name: node["comment"][len(BAD) :] for name, node in known.items()
+        if is_in_service(node) and node["comment"].startswith(BAD)
+    }  # fmt: skip
+    out = [name for name, node in known.items() if is_ours(node) and name not in bad]
+    bound = min(most, max(1, len(known) * share // 100))
+    if bad and len(out) + len(bad) > bound:
+        return {"breaker": f"{len(bad)} bad nodes and {len(out)} out of service, at most {bound}", "bad": sorted(bad)}
+    return drain({name: f"health: {text}" for name, text in bad.items()}) | {"bad": sorted(bad)}
 
 
 def is_in_service(node: dict[str, Any]) -> bool:
@@ -153,6 +175,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return drain(request["nodes"])
     if what == "resume":
         return resume(request["nodes"], request["wait_s"])
+    if what == "watch":
+        return watch(request["share"], request["most"])
     if what == "queue":
         return {"queue": call("squeue", "--all", "--noheader", "--format=%i").split()}
     if what == "key":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 from provisioner.catalog import distributions
@@ -19,6 +20,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.scheduler import Slurm
 from provisioner.stack.models import Stack
+from provisioner.transport import root_program
 
 MEMORY_SHARE = 0.9
 """Of a machine's memory for jobs. The kernel takes a part of it, with each release another one, and Slurm drains a node
@@ -52,10 +54,15 @@ ProctrackType=proctrack/cgroup
 TaskPlugin=task/affinity,task/cgroup
 JobAcctGatherType=jobacct_gather/cgroup
 PrologFlags=Contain
+HealthCheckProgram={health_program}
+HealthCheckInterval=60
+HealthCheckNodeState=ANY,CYCLE
 PropagateResourceLimitsExcept=MEMLOCK
 SchedulerParameters=nohold_on_prolog_fail
 """
 """For every cluster. Without a log file the daemons write to the journal."""
+HEALTH_PROGRAM = "/usr/local/lib/gpuprov-slurm-health"
+"""Role slurm_node writes it."""
 CGROUP = f"{HEADER}\nConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 GPU_FILES = "/dev/nvidia{devices}"
 NUMBERED = re.compile(r"(.*[^0-9])(0|[1-9][0-9]{0,4})")
@@ -63,16 +70,27 @@ NUMBERED = re.compile(r"(.*[^0-9])(0|[1-9][0-9]{0,4})")
 
 
 def variables(spec: ClusterSpec, nodes: Sequence[Node], *, simulated: bool) -> dict[str, Any]:
-    """`gpuprov_slurm` for the roles: address of the head node, whether it keeps accounts, its files."""
-    slurm, head = spec.scheduler.slurm, head_node(spec, nodes)
-    assert slurm is not None
+    """`gpuprov_slurm` for the roles: address of the head node, whether it keeps accounts, its files, the program that
+    drains there what is bad (None: quarantine.automatic is false), and the one by which nodes tell that they are."""
+    slurm, head, timer = spec.scheduler.slurm, head_node(spec, nodes), spec.health_timer
+    assert slurm is not None and timer is not None
+    limits = {"share": int(spec.quarantine.share.rstrip("%")), "most": spec.quarantine.most}
+    watch = root_program.text_of(source("on_head.py"), {"do": "watch", **limits})
+    health = {"program": source("slurm_health.py"), "textfile": timer.textfile, "seconds": _minutes(timer.every) * 60}
     return {
         "gpuprov_slurm": {
             "head": bracketed(address_of(head)) if head else "",
             "accounting": slurm.accounting,
             "files": dict(files(spec, nodes, simulated=simulated)),
+            "watch": watch if spec.quarantine.automatic else None,
+            "health": health,
         }
     }
+
+
+def source(name: str) -> str:
+    """A program of this folder that runs on a node."""
+    return (resources.files("provisioner.scheduler") / name).read_text(encoding="utf-8")
 
 
 def files(spec: ClusterSpec, nodes: Sequence[Node], *, simulated: bool) -> Mapping[str, str]:
@@ -165,7 +183,9 @@ def _slurm_conf(
     yield f"ClusterName={spec.name}"
     # @hostname@: what the head node calls itself; slurmctld runs under no other name.
     yield f"SlurmctldHost=@hostname@({address_of(head)})"
-    yield GENERAL.format(controller_port=CONTROLLER_PORT, node_port=NODE_PORT, unkillable_s=UNKILLABLE_S).rstrip("\n")
+    yield GENERAL.format(
+        health_program=HEALTH_PROGRAM, controller_port=CONTROLLER_PORT, node_port=NODE_PORT, unkillable_s=UNKILLABLE_S
+    ).rstrip("\n")
     if simulated:
         yield "# SIMULATED hardware: nodes have what is written here, whatever this computer has."
         yield "SlurmdParameters=config_overrides"

@@ -380,6 +380,11 @@ class ClusterSpec(Model):
         return self.catalog.machine(self.groups[group].machine_type(site or self.site_of(group)))
 
     @property
+    def health_timer(self) -> HealthCheck | None:
+        """How the nodes run the checks by themselves; None where they do not."""
+        return self.monitoring.timer or (HealthCheck() if self.scheduler.slurm is not None else None)
+
+    @property
     def heads(self) -> frozenset[str]:
         """The groups whose machines do something for the other nodes: Prometheus, slurmctld."""
         controllers = (self.scheduler.head,) if self.scheduler.head is not None else ()

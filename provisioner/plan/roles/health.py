@@ -14,7 +14,7 @@ TIMER = "gpuprov-health.timer"
 def variables(_: PlannedGroup, plan: Plan) -> dict[str, Any]:
     """How often the node runs the checks, and where the metrics go; None where cluster.yaml has no
     monitoring.health_check. The inventory adds what is expected of the node, and which checks they are."""
-    asked = plan.spec.monitoring.timer
+    asked = plan.spec.health_timer
     return {"gpuprov_health": None if asked is None else {"every": asked.every, "textfile": asked.textfile}}
 
 

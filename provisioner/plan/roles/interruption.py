@@ -27,7 +27,7 @@ def given(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
     no machine of the group can be taken away."""
     if not watched(group):
         return None
-    text, health = hook(plan), plan.spec.monitoring.timer
+    text, health = hook(plan), plan.spec.health_timer
     return {
         "metadata": _metadata(group, plan) if group.spec.capacity.interruptible else None,
         "service": _service(group, plan),

@@ -18,7 +18,7 @@ def variables(_: PlannedGroup, plan: Plan) -> dict[str, Any]:
     monitoring = plan.spec.monitoring
     if not monitoring.installs_node_exporter:
         return {"gpuprov_node_exporter": None}
-    textfile = (monitoring.timer or HealthCheck()).textfile
+    textfile = (plan.spec.health_timer or HealthCheck()).textfile
     return {"gpuprov_node_exporter": {"textfiles": str(PurePosixPath(textfile).parent)}}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from provisioner.plan.roles import Role
 
 
-def _head(value: Any) -> Any:
+def _own_part(value: Any) -> Any:
     """A node depends on where slurmctld is, and not on the other nodes."""
-    return value["head"] if value else None
+    return [value["head"], value["health"]] if value else None
 
 
-ROLE = Role(depends_on={"gpuprov_slurm": _head})
+ROLE = Role(depends_on={"gpuprov_slurm": _own_part})

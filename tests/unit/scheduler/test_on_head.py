@@ -12,17 +12,24 @@ import pytest
 from provisioner.scheduler import on_head
 
 CAPTURE = Path(__file__).parent / "captures" / "show-nodes-22.05.8.txt"
-"""`scontrol show nodes --oneliner` of Debian's slurmctld 22.05.8 in the sandbox."""
-LINE = "NodeName={name} Arch=x86_64 State={state} ThreadsPerCore=1 Reason={reason}"
+"""`scontrol show nodes --oneliner` of Debian's slurmctld 22.05.8 in the sandbox. Of the last two lines the ends are real."""
+LINE = "NodeName={name} Arch=x86_64 State={state} ThreadsPerCore=1"
 
 
 def test_states_and_reasons_are_read() -> None:
     nodes = on_head.parse_nodes(CAPTURE.read_text())
     assert nodes == {
-        "work-0": {"state": ["DOWN"], "reason": "cooling works [hall 3]", "user": "root"},
+        "work-0": {"state": ["DOWN"], "reason": "cooling works [hall 3]", "user": "root", "comment": ""},
         "work-1": {
             "state": ["IDLE", "DRAIN"], "reason": "gpuprov quarantine: gpu.count: 7 of 8 GPUs answer [x] State=IDLE",
-            "user": "root",
+            "user": "root", "comment": "",
+        },
+        # of slurm.conf, without a user; and a reason that looks like the end of one
+        "work-2": {
+            "state": ["IDLE", "DRAIN"], "reason": "gpuprov: proving", "user": "", "comment": "gpuprov bad: gpu.count",
+        },
+        "work-3": {
+            "state": ["IDLE", "DRAIN"], "reason": "a [x@y] b", "user": "root", "comment": "gpuprov bad: gpu.count [x]",
         },
     }  # fmt: skip
     assert on_head.is_ours(nodes["work-1"]) and not on_head.is_ours(nodes["work-0"])
@@ -53,9 +60,11 @@ class Desk:
         file.write_text(f'#!/bin/sh\ncd "{self.folder}"\n{text}\n')
         file.chmod(0o755)
 
-    def node(self, name: str, state: str, reason: str = "") -> None:
-        text = f"{reason} [root@2026-11-27T22:33:02]" if reason else "none"
-        (self.folder / f"{name}.node").write_text(LINE.format(name=name, state=state, reason=text) + "\n")
+    def node(self, name: str, state: str, reason: str = "", comment: str = "") -> None:
+        line = LINE.format(name=name, state=state)
+        line += f" Reason={reason} [root@2026-11-27T22:33:02]" if reason else ""
+        line += f" Comment={comment}" if comment else ""
+        (self.folder / f"{name}.node").write_text(line + "\n")
 
     @property
     def updates(self) -> list[str]:
@@ -102,7 +111,7 @@ def test_somebody_elses_drain_is_neither_changed_nor_lifted(desk: Desk) -> None:
 def test_what_gpuprov_or_slurm_itself_took_out_comes_back(desk: Desk, reason: str) -> None:
     desk.node("train-0", "DOWN" if reason in on_head.BY_ITSELF else "IDLE+DRAIN", reason)
     assert on_head.resume(["train-0"], 10.0) == {"failed": {}, "foreign": {}}
-    assert desk.updates == ["scontrol update nodename=train-0 state=resume"]
+    assert desk.updates == ["scontrol update nodename=train-0 state=resume comment="]
 
 
 def test_a_node_in_service_is_left_alone(desk: Desk) -> None:
@@ -117,6 +126,45 @@ def test_a_slurmd_that_does_not_answer_is_no_resume(desk: Desk) -> None:
     failed = on_head.resume(["train-0"], 0.0)["failed"]
     assert failed == {"train-0": "in Slurm it is DOWN+NOT_RESPONDING after 0 s"}
     assert on_head.resume(["strange-0"], 0.0)["failed"] == {"strange-0": "Slurm does not know the node"}
+
+
+def test_a_resume_that_complains_and_works_is_one(desk: Desk) -> None:
+    desk.program(
+        "scontrol", SCONTROL + '[ "$3" != state=resume ] || { echo "Invalid node state specified" >&2; exit 1; }'
+    )
+    desk.node("train-0", "UNKNOWN+DRAIN+NOT_RESPONDING", "gpuprov: proving")
+    assert on_head.resume(["train-0"], 10.0)["failed"] == {}
+    desk.node("train-0", "DOWN", "gpuprov x")
+    (desk.folder / "after").write_text("DOWN")
+    (failure,) = on_head.resume(["train-0"], 0.0)["failed"].values()
+    assert failure == "in Slurm it is DOWN after 0 s: scontrol: Invalid node state specified"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bad", "drained"),
+    [(10, 1, 1), (10, 2, 2), (10, 3, 0), (2, 1, 1), (2, 2, 0), (100, 8, 8), (100, 9, 0)],
+)
+def test_nodes_that_say_that_they_are_bad_are_drained_within_the_breaker(
+    desk: Desk, nodes: int, bad: int, drained: int
+) -> None:
+    for number in range(nodes):
+        desk.node(f"n-{number}", "IDLE", comment="gpuprov bad: gpu.xid" if number < bad else "")
+    answer = on_head.watch(20, 8)
+    assert len(desk.updates) == drained
+    assert ("breaker" in answer) == (drained == 0)
+    if drained:
+        assert "reason=gpuprov health: gpu.xid" in desk.updates[0]
+
+
+def test_nodes_that_are_out_already_count_for_the_breaker(desk: Desk) -> None:
+    desk.node("n-0", "IDLE+DRAIN", "gpuprov quarantine: gpu.count", comment="gpuprov bad: gpu.count")
+    desk.node("n-1", "IDLE+DRAIN", "cooling works", comment="gpuprov bad: gpu.count")  # somebody else's
+    desk.node("n-2", "MIXED", comment="gpuprov bad: gpu.xid")
+    desk.node("n-3", "IDLE", comment="for alice")
+    assert on_head.watch(50, 8) == {"failed": {}, "foreign": {}, "bad": ["n-2"]}
+    assert len(desk.updates) == 1
+    desk.node("n-3", "IDLE", comment="gpuprov bad: gpu.xid")
+    assert on_head.watch(50, 8)["breaker"] == "1 bad nodes and 2 out of service, at most 2"
 
 
 def test_jobs_of_a_node(desk: Desk) -> None:

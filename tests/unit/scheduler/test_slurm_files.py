@@ -98,8 +98,17 @@ def test_the_same_nodes_are_the_same_text(tmp_path: Path) -> None:
 
 
 def test_without_a_machine_for_the_head_node_there_are_no_files(tmp_path: Path) -> None:
-    variables = slurm_files.variables(spec_of(tmp_path), NODES[1:], simulated=False)
-    assert variables == {"gpuprov_slurm": {"head": "", "accounting": True, "files": {}}}
+    variables = slurm_files.variables(spec_of(tmp_path), NODES[1:], simulated=False)["gpuprov_slurm"]
+    assert (variables["head"], variables["files"]) == ("", {})
+
+
+def test_who_drains_what_the_nodes_say_follows_the_quarantine(tmp_path: Path) -> None:
+    text = FILE + "quarantine: { share: 30%, most: 3 }\nmonitoring: { health_check: { every: 2m } }\n"
+    variables = slurm_files.variables(spec_of(tmp_path, text), NODES, simulated=False)["gpuprov_slurm"]
+    assert '\\"share\\": 30, \\"most\\": 3' in variables["watch"]
+    assert variables["health"]["seconds"] == 120
+    manual = spec_of(tmp_path, FILE + "quarantine: { automatic: false }\n")
+    assert slurm_files.variables(manual, NODES, simulated=False)["gpuprov_slurm"]["watch"] is None
 
 
 def test_a_thousand_nodes_are_a_short_line(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ short_description: Put the files of a Slurm controller in place and have its dae
 description:
   - Writes the files to /etc/slurm, C(@hostname@) in them being the name of this machine, makes the database of slurmdbd,
     and starts slurmdbd and slurmctld, or starts them again where a file has changed. Running jobs go on.
-  - The first slurmctld of a machine begins with all nodes drained, so that no job starts on a node before it is proven.
+  - The first slurmctld of a machine begins with a new key of munge and with all nodes drained, so that no job starts on a
+    node before it is proven.
 options:
   files: {description: Name in /etc/slurm to text., type: dict, required: true}
   accounting: {description: Whether slurmdbd runs., type: bool, required: true}
@@ -53,6 +54,8 @@ GRANT ALL ON slurm_acct_db.* TO slurm@localhost;
 """
 """No password: MariaDB takes the user of the process on the socket (mariadb.com/kb, Authentication Plugin - Unix Socket)."""
 PROVING = ' State=DRAIN Reason="gpuprov: proving"'
+KEY_FILE, KEY_BYTES = "/etc/munge/munge.key", 128
+"""As long as the key that mungekey(8) makes."""
 PAUSE_S = 0.5
 DBD_PORT = 6819
 
@@ -116,6 +119,18 @@ def ask_controller():
     return run("scontrol", "show", "nodes")
 
 
+def make_key():
+    """A key of munge for this cluster: that of an image is the same on all of its machines."""
+    owner, fresh = pwd.getpwnam("munge"), KEY_FILE + ".gpuprov"
+    if os.path.lexists(fresh):
+        os.unlink(fresh)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as stream:
+        os.fchown(stream.fileno(), owner.pw_uid, owner.pw_gid)
+        stream.write(os.urandom(KEY_BYTES))
+    os.replace(fresh, KEY_FILE)
+    run("systemctl", "restart", "munge.service", timeout=180)
+
+
 def write(module, name, text):
     """Write one of the files; that of slurmdbd is for slurmdbd alone, which insists on it."""
     path = os.path.join(FOLDER, name)
@@ -132,6 +147,7 @@ def controller(module, files, changed, done):
     os.makedirs(folder, mode=0o755, exist_ok=True)
     os.chown(folder, user.pw_uid, user.pw_gid)
     if not os.path.exists(STATE):
+        make_key()
         for name, text in files.items():
             write(module, name, drained(text) if name == "slurm.conf" else text)
         start("slurmctld.service")

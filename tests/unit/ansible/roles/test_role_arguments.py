@@ -15,7 +15,10 @@ from provisioner.configure import inventory
 from tests.support import plans
 
 ROLES = Path(__file__).parents[4] / "ansible" / "roles"
-GIVEN_BY_THE_INVENTORY = {"gpuprov_obsolete": [], "gpuprov_mounts": {}, "gpuprov_listen_address": "10.0.0.4"}
+GIVEN_BY_THE_INVENTORY = {
+    "gpuprov_obsolete": [], "gpuprov_mounts": {}, "gpuprov_listen_address": "10.0.0.4", "gpuprov_node": "train-0",
+    "gpuprov_slurm": {"head": "10.0.0.3", "accounting": True, "files": {}},
+}  # fmt: skip
 """What configure.inventory.write adds to the variables of a group, and of a node."""
 MACHINES = sorted(machine.name for machine in catalog.load().machines())
 
