@@ -90,8 +90,8 @@ def resume(cluster: Cluster, stage: Stage, nodes: Sequence[Node]) -> dict[str, s
     except GpuprovError as error:
         return dict.fromkeys(names, f"Slurm on {head.name}: {error.message}")
     _tell_foreign(cluster, stage, answer)
-    gone = {*names} - present  # Slurm need not know a node whose machine is gone
-    return failed | {name: why for name, why in _texts(answer, "failed").items() if name not in gone}
+    departed = {*names} - present  # Slurm need not know a node whose machine is gone
+    return failed | {name: reason for name, reason in _texts(answer, "failed").items() if name not in departed}
 
 
 def settle(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level, *, holding: bool) -> None:

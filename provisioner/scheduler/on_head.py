@@ -132,16 +132,16 @@ def resume(names: list[str], wait_s: float) -> dict[str, Any]:
     return {"failed": failed, "foreign": foreign}
 
 
-def watch(share: int, most: int) -> dict[str, Any]:
+def watch(share: int, limit: int) -> dict[str, Any]:
     """Drain nodes in service whose own checks say that they are bad (slurm_health.py), unless more would be out of
-    service then than `share` percent of the nodes or `most`: with so many the cause is not the nodes."""
+    service then than `share` percent of the nodes or `limit`: with so many the cause is not the nodes."""
     known = states()
     bad = {
         name: node["comment"][len(BAD) :] for name, node in known.items()
         if is_in_service(node) and node["comment"].startswith(BAD)
     }  # fmt: skip
     out = [name for name, node in known.items() if is_ours(node) and name not in bad]
-    bound = min(most, max(1, len(known) * share // 100))
+    bound = min(limit, max(1, len(known) * share // 100))
     if bad and len(out) + len(bad) > bound:
         return {"breaker": f"{len(bad)} bad nodes and {len(out)} out of service, at most {bound}", "bad": sorted(bad)}
     return drain({name: f"health: {text}" for name, text in bad.items()}) | {"bad": sorted(bad)}
@@ -166,22 +166,22 @@ def jobs(names: list[str]) -> dict[str, list[str]]:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What the request asks for. Raises Refused."""
-    what = request["do"]
-    if what == "states":
+    action = request["do"]
+    if action == "states":
         return {"nodes": states()}
-    if what == "jobs":
+    if action == "jobs":
         return {"jobs": jobs(request["nodes"])}
-    if what == "drain":
+    if action == "drain":
         return drain(request["nodes"])
-    if what == "resume":
+    if action == "resume":
         return resume(request["nodes"], request["wait_s"])
-    if what == "watch":
+    if action == "watch":
         return watch(request["share"], request["most"])
-    if what == "queue":
+    if action == "queue":
         return {"queue": call("squeue", "--all", "--noheader", "--format=%i").split()}
-    if what == "key":
+    if action == "key":
         return {"key": base64.b64encode(KEY_FILE.read_bytes()).decode()}
-    raise Refused(f"no such request: {what}")
+    raise Refused(f"no such request: {action}")
 
 
 def main(request: dict[str, Any]) -> None:

@@ -29,14 +29,14 @@ DEADLINE_S = 50
 
 
 def judge(
-    text: str | None, now: float, every_s: float, proven: float, earlier: dict[str, Any]
+    text: str | None, current: float, every_s: float, proven: float, earlier: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
     """`comment` for slurmctld, "" for a healthy node; `at` of the verdict; how many `unknown` there were in a row.
     `proven`: when gpuprov took the node in, which an older verdict does not change."""
     at = number(text or "", "gpuprov_check_timestamp_seconds") or 0.0
     unknown = earlier.get("unknown", 0)
-    if now - max(at, proven) > STALE * every_s:
-        since = f"no verdict for {(now - max(at, proven)) / 60:.0f} minutes"
+    if current - max(at, proven) > STALE * every_s:
+        since = f"no verdict for {(current - max(at, proven)) / 60:.0f} minutes"
         return {"comment": BAD + since, "at": at, "unknown": unknown}
     if at < proven:
         return {"comment": "", "at": at, "unknown": 0}

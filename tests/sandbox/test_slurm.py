@@ -10,14 +10,14 @@ import pytest
 
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
-from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, standing, submit
+from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, slurm_cluster, submit
 
 pytestmark = [pytest.mark.sandbox]
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
-    with standing(tmp_path_factory.mktemp("slurm")) as cluster:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 
@@ -25,11 +25,11 @@ def test_jobs_get_the_gpus_that_they_ask_for_and_are_accounted(fleet: SandboxClu
     assert scheduler(fleet) == IDLE
     job = submit(fleet, "--nodes=2 --gres=gpu:8", 'srun sh -c "hostname; echo \\$CUDA_VISIBLE_DEVICES"')
     assert ends(fleet, job), jobs(fleet)
-    one = submit(fleet, "--gres=gpu:1", "echo $CUDA_VISIBLE_DEVICES $SLURM_CPUS_ON_NODE $SLURM_JOB_PARTITION")
-    assert ends(fleet, one), jobs(fleet)
+    small = submit(fleet, "--gres=gpu:1", "echo $CUDA_VISIBLE_DEVICES $SLURM_CPUS_ON_NODE $SLURM_JOB_PARTITION")
+    assert ends(fleet, small), jobs(fleet)
     (tres,) = on(fleet, "head-0", f"sacct -X -n -P -j {job} --format=alloctres")
     assert "gres/gpu=16" in tres
-    (tres,) = on(fleet, "head-0", f"sacct -X -n -P -j {one} --format=alloctres")
+    (tres,) = on(fleet, "head-0", f"sacct -X -n -P -j {small} --format=alloctres")
     assert "cpu=12" in tres and "gres/gpu=1" in tres  # an eighth of the node
     assert "7-00:00:00" in on(fleet, "head-0", "sinfo --noheader --format=%l")
 
@@ -64,7 +64,7 @@ def test_a_bad_node_is_drained_and_comes_back_once_it_is_proven(fleet: SandboxCl
 
 
 def look(fleet: SandboxCluster, *nodes: str) -> None:
-    """What timers and slurmd do by themselves every few minutes: the node's checks, its word to slurmctld, the watch."""
+    """What timers and slurmd do by themselves: the node's checks, its word to slurmctld, the watch of the head node."""
     for node in nodes:
         on(fleet, node, "sudo systemctl start gpuprov-health.service")
         on(fleet, node, f"sudo env -i SLURMD_NODENAME={node} /usr/local/lib/gpuprov-slurm-health")
@@ -106,8 +106,8 @@ def test_somebody_elses_drain_stays(fleet: SandboxCluster) -> None:
     on(fleet, "head-0", "sudo scontrol update nodename=train-1 state=drain reason='cooling works'")
     assert fleet.verify().status == 0
     assert scheduler(fleet)["train-1"] == ("IDLE+DRAIN", "cooling works")
-    shown = fleet.run("status", fleet.file).stdout
-    assert "train-1: Slurm has it IDLE+DRAIN by root: cooling works" in shown
+    printed = fleet.run("status", fleet.file).stdout
+    assert "train-1: Slurm has it IDLE+DRAIN by root: cooling works" in printed
     on(fleet, "head-0", "sudo scontrol update nodename=train-1 state=resume")
     assert until(lambda: scheduler(fleet) == IDLE, 200)
 

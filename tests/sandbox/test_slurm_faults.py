@@ -9,14 +9,14 @@ import pytest
 
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
-from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, standing, submit
+from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, slurm_cluster, submit
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
-    with standing(tmp_path_factory.mktemp("slurm")) as cluster:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 

@@ -23,7 +23,7 @@ IDLE = {"train-0": ("IDLE", ""), "train-1": ("IDLE", "")}
 
 
 @contextmanager
-def standing(folder: Path) -> Iterator[SandboxCluster]:
+def slurm_cluster(folder: Path) -> Iterator[SandboxCluster]:
     """A head node and two nodes of eight GPUs."""
     cluster = SandboxCluster(folder / "cluster.yaml", f"t-slurm-{os.getpid() % 10_000}")
     cluster.file.write_text(FILE.format(name=cluster.name))

@@ -48,7 +48,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.joined: list[str] = []
         self.broken: dict[str, str] = {}
         self.jobs: dict[str, list[str]] = {}
@@ -67,7 +67,7 @@ class Controller:
             self.joined.append(node)
             return {}
         assert node == "head-0"
-        self.asked.append(request["do"])
+        self.requests.append(request["do"])
         return getattr(self, f"_{request['do']}")(request)
 
     def _states(self, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_what_somebody_else_took_out_stays_out(cluster: Cluster, controller: Con
     controller.set("train-0", state, "cooling works", "alice")
     settle(cluster, verdict(train_0=True))
     assert controller.nodes["train-0"]["reason"] == "cooling works"
-    assert controller.asked == ["states"]
+    assert controller.requests == ["states"]
 
 
 def test_no_other_verdict_takes_a_node_in(cluster: Cluster, controller: Controller) -> None:
@@ -197,7 +197,7 @@ def test_a_node_of_the_quarantine_is_drained_if_the_controller_has_lost_it(
     settle(cluster, verdict(train_0=True, train_1=True))
     assert controller.nodes["train-0"]["reason"] == "gpuprov quarantine: gpu.count: 7 instead of 8"
     settle(cluster, verdict(train_0=True, train_1=True))
-    assert controller.asked.count("drain") == 1  # once is enough
+    assert controller.requests.count("drain") == 1  # once is enough
     assert controller.joined == []
 
 
@@ -206,7 +206,7 @@ def test_nothing_is_in_service_before_the_head_node_is_proven(cluster: Cluster, 
     heard = warnings_of(cluster)
     settle(cluster, verdict(train_0=True, train_1=True))
     assert heard == ["the head node of Slurm is not proven: 2 nodes without jobs"]
-    assert controller.asked == []
+    assert controller.requests == []
     assert slurm.drain(cluster, "quarantine", TRAIN, "quarantine", {}, 1.0) == {}  # no job can be on them
 
 
@@ -249,7 +249,7 @@ def test_the_head_node_is_no_node_of_slurm(cluster: Cluster, controller: Control
     controller.jobs["train-0"] = ["17"]  # slurmctld starts again, and they go on
     assert hooks.call(cluster, "drain", [HEAD], "upgrade", {}) == {}
     assert hooks.call(cluster, "resume", [HEAD], "upgrade", {}) == {}
-    assert controller.asked == []
+    assert controller.requests == []
 
 
 @pytest.mark.parametrize("action", ["replace", "up"])
@@ -279,7 +279,7 @@ def test_down_asks_nobody(cluster: Cluster, controller: Controller) -> None:
     controller.broken["head-0"] = "no answer within 90 s"  # its machine is gone
     heard = warnings_of(cluster)
     quarantine.forget(cluster)
-    assert (heard, controller.asked) == ([], [])
+    assert (heard, controller.requests) == ([], [])
 
 
 def test_status_has_what_slurm_has(cluster: Cluster, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from provisioner.scheduler import on_head
 
 CAPTURE = Path(__file__).parent / "captures" / "show-nodes-22.05.8.txt"
-"""`scontrol show nodes --oneliner` of Debian's slurmctld 22.05.8 in the sandbox. Of the last two lines the ends are real."""
+"""`scontrol show nodes --oneliner` of Debian's slurmctld 22.05.8. Of the last two lines the ends are real."""
 LINE = "NodeName={name} Arch=x86_64 State={state} ThreadsPerCore=1"
 
 

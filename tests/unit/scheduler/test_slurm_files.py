@@ -43,7 +43,7 @@ def spec_of(folder: Path, text: str = FILE) -> ClusterSpec:
 def lines(text: str, first: str) -> list[dict[str, str]]:
     """Lines that begin with a key, as key → value."""
     rows = [line for line in text.splitlines() if line.startswith(f"{first}=")]
-    return [dict(word.split("=", 1) for word in row.split()) for row in rows]
+    return [dict(pair.split("=", 1) for pair in row.split()) for row in rows]
 
 
 def test_nodes_have_their_address_and_a_tenth_less_memory_than_the_machine(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tell(node: Path, kind: str, age: float = 60.0) -> list[str]:
+def report(node: Path, kind: str, age: float = 60.0) -> list[str]:
     """Calls of scontrol so far."""
     (node / "x.prom").write_text(metrics(kind, NOW - age))
     slurm_health.main([str(node / "x.prom"), str(EVERY), str(node / "marker"), str(node / "state.json")])
@@ -90,20 +90,20 @@ def tell(node: Path, kind: str, age: float = 60.0) -> list[str]:
 
 
 def test_slurmctld_is_told_what_is_new_alone(node: Path) -> None:
-    tell(node, "healthy")
-    first = tell(node, "lost")
+    report(node, "healthy")
+    first = report(node, "lost")
     assert first[-1].startswith("update nodename=train-0 comment=gpuprov bad: gpu.count")
-    assert tell(node, "lost") == first
-    again = tell(node, "lost", age=30)  # a new verdict: a resume may have taken the comment away
-    assert len(again) == len(first) + 1
-    assert tell(node, "healthy", age=20)[-1] == "update nodename=train-0 comment="
-    assert tell(node, "healthy", age=10) == tell(node, "healthy", age=5)
+    assert report(node, "lost") == first
+    repeated = report(node, "lost", age=30)  # a new verdict: a resume may have taken the comment away
+    assert len(repeated) == len(first) + 1
+    assert report(node, "healthy", age=20)[-1] == "update nodename=train-0 comment="
+    assert report(node, "healthy", age=10) == report(node, "healthy", age=5)
 
 
 def test_what_slurmctld_was_not_told_is_told_later(node: Path) -> None:
     (node / "down").touch()
-    assert tell(node, "lost") == []
+    assert report(node, "lost") == []
     (node / "down").unlink()
-    assert len(tell(node, "lost")) == 1
+    assert len(report(node, "lost")) == 1
     (node / "state.json").write_text("{")  # damaged: it is told once more
-    assert len(tell(node, "lost")) == 2
+    assert len(report(node, "lost")) == 2

@@ -193,8 +193,8 @@ def main():
             await_answer("slurmdbd.service", module.params["timeout"], reach_dbd)
             done.append("slurmdbd.service")
         if controller_due:
-            rest = {name: text for name, text in files.items() if name != OF_DBD}
-            controller(module, rest, of_controller, done)
+            remaining = {name: text for name, text in files.items() if name != OF_DBD}
+            controller(module, remaining, of_controller, done)
     except Failed as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True, done=done)
