@@ -173,6 +173,13 @@ def test_jobs_of_a_node(desk: Desk) -> None:
     assert on_head.jobs(["train-0"]) == {"train-0": ["17", "18"]}
 
 
+def test_before_slurm_is_installed_no_job_is_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for request in ({"do": "drain", "nodes": {"train-0": "up"}}, {"do": "jobs", "nodes": ["train-0"]}, {"do": "queue"}):
+        answer = on_head.answer(request)
+        assert not any(answer.values())
+
+
 def test_a_controller_that_does_not_answer_is_an_error(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     desk.program("scontrol", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
     on_head.main({"do": "states"})
