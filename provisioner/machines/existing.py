@@ -17,7 +17,7 @@ from provisioner.common.events import Events
 from provisioner.common.paths import IDENTITY, ClusterPaths
 from provisioner.common.text import printable
 from provisioner.rundir.fleet import PARALLEL, Node
-from provisioner.transport import process, root_program, ssh, ssh_config, ssh_failure
+from provisioner.transport import process, root_python, ssh, ssh_config, ssh_failure
 
 DEADLINE_S = 60.0
 UNDO_S = 600.0
@@ -241,8 +241,8 @@ def _ask(access: Way, node: Node, request: Mapping[str, Any], deadline_s: float)
     process.refuse_stopped()
     request = {**request, "identity": access.identity(), "host": node.id}
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
-    program = root_program.text_of(source, request)
-    code, output = _call([*ssh.argv(access.paths, node.name), root_program.ROOT_PYTHON], program, deadline_s)
+    program = root_python.text_of(source, request)
+    code, output = _call([*ssh.argv(access.paths, node.name), root_python.ROOT_PYTHON], program, deadline_s)
     lines = [line for line in output.splitlines() if line.startswith("gpuprov:")]
     if code or not lines:
         user = access.users[node.name]

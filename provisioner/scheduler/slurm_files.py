@@ -20,7 +20,7 @@ from provisioner.rundir.fleet import Node
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.scheduler import Slurm
 from provisioner.stack.models import Stack
-from provisioner.transport import root_program
+from provisioner.transport import root_python
 
 MEMORY_SHARE = 0.9
 """Of a machine's memory for jobs. The kernel takes a part of it, with each release another one, and Slurm drains a node
@@ -75,7 +75,7 @@ def variables(spec: ClusterSpec, nodes: Sequence[Node], *, simulated: bool) -> d
     slurm, head, timer = spec.scheduler.slurm, head_node(spec, nodes), spec.health_timer
     assert slurm is not None and timer is not None
     limits = {"share": int(spec.quarantine.share.rstrip("%")), "most": spec.quarantine.most}
-    watch = root_program.text_of(source("on_head.py"), {"do": "watch", **limits})
+    watch = root_python.text_of(source("on_head.py"), {"do": "watch", **limits})
     health = {"program": source("slurm_health.py"), "textfile": timer.textfile, "seconds": _minutes(timer.every) * 60}
     return {
         "gpuprov_slurm": {

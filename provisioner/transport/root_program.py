@@ -1,4 +1,4 @@
-"""Programs that run as root on a node: Python, sent to its standard input."""
+"""Questions to programs that run as root on a node."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import printable
 from provisioner.transport import ssh, ssh_failure
-
-ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
-"""The command on the node. -I: neither the user's site packages nor the working directory reach the program."""
-PREFIX = "gpuprov:"
-"""Before the answer: what else a login prints is no part of it."""
-
-
-def text_of(source: str, request: Mapping[str, Any]) -> str:
-    """A program and its request: a JSON text inside a Python literal, which no value of it can end."""
-    return f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
+from provisioner.transport.root_python import PREFIX, ROOT_PYTHON, text_of
 
 
 def ask(

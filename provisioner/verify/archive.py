@@ -25,6 +25,7 @@ MODULES = (
     "common/regular_file.py",
     "common/bounded.py",
     "transport/__init__.py",
+    "transport/root_python.py",
     "transport/ssh_failure.py",
     "common/text.py",
     "verify/*.py",

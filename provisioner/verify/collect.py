@@ -21,7 +21,7 @@ from time import monotonic, time
 
 from provisioner.common.bounded import Tail
 from provisioner.common.events import Events, Stage
-from provisioner.transport import root_program, ssh_failure
+from provisioner.transport import root_python, ssh_failure
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe.runner import MARK
 from provisioner.verify.request import CONNECTION_S, ProbeRequest
@@ -94,11 +94,11 @@ class _Run:
     async def node(self, name: str, target: Sequence[str]) -> Bundle:
         request = self.request if isinstance(self.request, ProbeRequest) else self.request[name]
         deadline = self.deadline_s if self.deadline_s is not None else request.deadline + CONNECTION_S
-        program = root_program.text_of(self.source, request.to_json())
+        program = root_python.text_of(self.source, request.to_json())
         started = monotonic()
         complaints = Tail()
         try:
-            out, rc = await _talk([*target, root_program.ROOT_PYTHON], program.encode(), complaints, deadline)
+            out, rc = await _talk([*target, root_python.ROOT_PYTHON], program.encode(), complaints, deadline)
         except TimeoutError:
             return Bundle(error=f"no answer within {deadline:.0f} s{_error_suffix(complaints)}")
         except OSError as error:

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from provisioner.transport import root_python
 from provisioner.verify import check_runner, growth
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.check import Check
@@ -88,7 +89,7 @@ def ended(out: Path, result: str) -> int:
 def probe(expected: Expected) -> Bundle:
     """What this node's tools say, by the probe that `gpuprov verify` sends."""
     request = request_for(expected)
-    program = f"{probe_source()}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
+    program = root_python.text_of(probe_source(), request.to_json())
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-"],

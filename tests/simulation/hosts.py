@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common.errors import ProviderError
-from provisioner.transport import root_program
+from provisioner.transport import root_python
 from tests.simulation.cloud import Machine
 from tests.simulation.connections import SSH_FAILED, Connections
 
@@ -133,7 +133,7 @@ class HostSsh:
         self.connections.use(config)
         if command == "true":
             answer = self._asked(f"greet {node}", lambda: self._entered(run, node)[1] or (0, ""))
-        elif command == root_program.ROOT_PYTHON:
+        elif command == root_python.ROOT_PYTHON:
             answer = self._as_root(
                 run, node, json.loads(json.loads(stdin.rpartition("main(json.loads(")[2].rstrip()[:-2]))
             )
