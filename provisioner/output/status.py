@@ -40,7 +40,7 @@ class NodeMaintained(OpenOutput):
     """The last maintenance of a node."""
 
     at: str = Field(description="When, UTC")
-    packages: dict[str, str] = Field(description="Package → version, of all that maintenance has moved on this machine")
+    packages: dict[str, str] = Field(description="Package → version, of all that were in a set of its group")
     waiting: dict[str, str] = Field(description="Security updates that were not taken: package → why")
     freed: int = Field(description="Bytes freed")
     rebooted: str = Field(description="Why it was rebooted; empty where it was not")

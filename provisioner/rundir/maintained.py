@@ -16,7 +16,7 @@ from provisioner.rundir.fleet import Node
 @dataclass(config=records.STRICT, frozen=True, slots=True)
 class Maintained:
     """The last maintenance of one machine. `id`: of the machine; `at`: UTC (2026-01-31T12:00:00Z); `packages`: version
-    of each package that maintenance has moved on this machine so far; `waiting`: updates that were not taken, with the
+    of each package that was in a set of its group so far; `waiting`: updates that were not taken, with the
     reason; `freed`: bytes; `rebooted`: why it was rebooted; `due`: why a reboot is due and was not done."""
 
     id: str

@@ -17,13 +17,6 @@ Work = Literal["security", "clean", "reboot"]
 _HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
-def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises ValueError for a value that stands there twice."""
-    if len(set(value)) < len(value):
-        raise ValueError("a value stands there twice")
-    return value
-
-
 def _zone(name: str) -> str:
     """Raises ValueError for a name that is no time zone."""
     try:
@@ -44,7 +37,7 @@ def _hours(text: str) -> str:
 class Window(Model):
     """When nodes may be taken out of service for maintenance."""
 
-    days: Annotated[tuple[Day, ...], Field(strict=False, min_length=1), AfterValidator(_distinct)] = Field(
+    days: Annotated[tuple[Day, ...], Field(strict=False, min_length=1)] = Field(
         title="a list of days such as [sat, sun]",
         description="Days on which the window opens: mon, tue, wed, thu, fri, sat, sun",
         examples=[["sun"]],
@@ -99,14 +92,14 @@ class Maintenance(Model):
         description="When it may be done. Null: never by itself; `gpuprov maintain --now` does it",
         examples=[{"days": ["sun"], "hours": "02:00-06:00", "zone": "Europe/Berlin"}],
     )
-    work: Annotated[tuple[Work, ...], Field(strict=False, min_length=1), AfterValidator(_distinct)] = Field(
+    work: Annotated[tuple[Work, ...], Field(strict=False, min_length=1)] = Field(
         default=("security", "clean", "reboot"),
         title="a list of security, clean and reboot",
         description="security: the distribution's security updates, without kernels and packages of the lock; clean: "
         "caches, old journals and dumps, unused containers and images; reboot: where one is due",
         examples=[["security", "clean"]],
     )
-    groups: Annotated[tuple[Name, ...], Field(strict=False), AfterValidator(_distinct)] = Field(
+    groups: Annotated[tuple[Name, ...], Field(strict=False)] = Field(
         default=(),
         title="a list of groups",
         description="Groups whose nodes are maintained; empty: all",

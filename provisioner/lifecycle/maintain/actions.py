@@ -133,7 +133,7 @@ class MaintenanceActions:
         self.results[node.name] = Maintained(
             id=node.id,
             at=quarantine_book.utc_timestamp(),
-            packages={**(earlier.packages if earlier else {}), **answer.installed},
+            packages={**(earlier.packages if earlier else {}), **answer.present},
             waiting=waiting,
             freed={what: size for what, size in answer.freed.items() if size},
             due=due,

@@ -125,7 +125,7 @@ class Apt:
     def install(self, packages: dict[str, str]) -> list[str]:
         """Install exactly these versions; gives the packages whose version the archive has no longer. Raises NoAnswer
         where apt fails: what is installed then has to be looked at."""
-        call("dpkg", "--configure", "-a", seconds=APT_S)
+        configure_unpacked()
         gone: list[str] = []
         argv = ["apt-get", *self.options, "-q", "-y", "--only-upgrade", "--no-remove",
                 "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]  # fmt: skip
@@ -143,6 +143,19 @@ class Apt:
             if automatic:
                 call("apt-mark", "auto", *sorted(automatic))
         return gone
+
+
+def configure_unpacked() -> None:
+    """End what an interrupted installation has begun; waits while another program installs."""
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            call("dpkg", "--configure", "-a", seconds=APT_S)
+            return
+        except NoAnswer as error:
+            if "lock" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(1)
 
 
 def versions_of(names: list[str]) -> dict[str, str]:
