@@ -177,7 +177,8 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Desk) -> None:
     ]  # fmt: skip
     for name, node in nodes.items():
         assert desk.versions(name) == {TOOL: "1.1", KERNEL: "1.0", HELD: "1.0"}
-        assert node["freed"] >= 150 << 20
+        if name == "box-1":  # what the killed run had begun on box-0 ended there, the clean-up too
+            assert node["freed"] >= 150 << 20
         assert node["rebooted"].startswith("/run/reboot-required")
         assert desk.on(name, "ls /var/crash") == "new\n"
         images = desk.on(name, "sudo docker image ls --format '{{.Repository}}'").split()
