@@ -19,6 +19,7 @@ from provisioner.lifecycle.subjects import subjects_of
 from provisioner.rundir import maintained
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.maintained import Maintained
+from provisioner.transport import ssh_config
 
 if TYPE_CHECKING:
     from provisioner.rundir.release import Release
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 REASON = "gpuprov maintain"
 """Why a node is out of service, in quarantine.json and for the hooks."""
-NO_MODULE = "not rebooted: "
+NOT_REBOOTED = "not rebooted: "
+LOCAL = "gpuprov runs on this machine: reboot it yourself, then run `gpuprov verify`"
 
 
 class MaintenanceActions:
@@ -128,7 +130,7 @@ class MaintenanceActions:
         for name in look.packages.keys() - packages.keys():
             waiting[name] = "not in the set of its group's first node"
         due = "; ".join(answer.reboot.reasons)
-        due = f"{due} ({NO_MODULE}{answer.reboot.blocked})" if due and answer.reboot.blocked else due
+        due = f"{due} ({NOT_REBOOTED}{answer.reboot.blocked})" if due and answer.reboot.blocked else due
         earlier = maintained.load(self.cluster.paths).of(node)
         self.results[node.name] = Maintained(
             id=node.id,
@@ -145,10 +147,12 @@ class MaintenanceActions:
         """Reboot nodes that need it; gives node → why it was not seen to come back."""
         if "reboot" not in self.cluster.spec.maintenance.work:
             return {}
-        for name, answer in done.items():
-            if answer.reboot.reasons and answer.reboot.blocked:
-                self.report_event("warning", NO_MODULE + answer.reboot.blocked, name)
-        due = [name for name, answer in done.items() if answer.reboot.reasons and not answer.reboot.blocked]
+        blocked = {name: answer.reboot.blocked for name, answer in done.items() if answer.reboot.reasons}
+        blocked |= dict.fromkeys(blocked.keys() & ssh_config.local(self.cluster.paths), LOCAL)
+        for name, reason in blocked.items():
+            if reason:
+                self.report_event("warning", NOT_REBOOTED + reason, name)
+        due = [name for name, reason in blocked.items() if not reason]
         if not due:
             return {}
         failed = second_boot.reboot_all(self.cluster, [self._nodes[name] for name in due], "maintain", "node")

@@ -8,6 +8,7 @@ says why there is no answer. Standard library only, Python 3.8 or newer.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import glob
 import json
@@ -238,10 +239,10 @@ def stopped_containers(keep_days: float) -> list[str]:
     stopped = []
     ids = docker("ps", "--all", "--quiet", "--no-trunc", "--filter", "status=exited", "--filter", "status=dead")
     for row in json.loads("\n".join(docker("container", "inspect", *ids))) if ids else []:
-        # The clock's time as docker writes it, 2026-11-27T22:00:00.123456789Z
+        # 2026-11-27T22:00:00.123456789Z
         ended = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", row["State"]["FinishedAt"])
         if ended:
-            seconds = time.time() - (time.mktime(time.strptime(ended.group(1), "%Y-%m-%dT%H:%M:%S")) - time.timezone)
+            seconds = time.time() - calendar.timegm(time.strptime(ended.group(1), "%Y-%m-%dT%H:%M:%S"))
             if seconds >= keep_days * DAY_S:
                 stopped.append(row["Id"])
     return stopped

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,6 +285,16 @@ def test_reboots_only_where_one_is_due_and_the_driver_boots(cluster: Cluster, wo
     run(cluster, world)
     assert not [line for line in world.calls if line.startswith("reboot")]
     assert "not rebooted: kernel 2 would boot" in maintained.load(cluster.paths).nodes["train-0"].due
+
+
+def test_the_machine_that_gpuprov_runs_on_is_not_rebooted(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.reasons = {"train-1": ["/run/reboot-required"]}
+    monkeypatch.setattr(actions, "ssh_config", SimpleNamespace(local=lambda _: frozenset({"train-1"})))
+    assert run(cluster, world).ok
+    assert not [line for line in world.calls if line.startswith("reboot")]
+    assert maintained.load(cluster.paths).nodes["train-1"].due == "/run/reboot-required"
 
 
 def test_nothing_to_do(cluster: Cluster, world: World) -> None:
