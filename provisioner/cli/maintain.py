@@ -21,7 +21,7 @@ def maintain(
     file: File,
     sandbox: Sandbox = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what each node needs, and change nothing.")] = False,
-    now: Annotated[bool, typer.Option("--now", help="Do it now, whatever the window is.")] = False,
+    at_once: Annotated[bool, typer.Option("--now", help="Maintain at once, also outside of the window.")] = False,
     yes: Yes = False,
     json_: Json = False,
 ) -> None:
@@ -47,7 +47,7 @@ def maintain(
 
     with resumable(f"resume with `{typed('maintain', file, sandbox=cluster.sandbox)}`"), screen as show:
         cluster.events.subscribe(show)
-        done = lifecycle.maintain(cluster, lifecycle.Options(dry_run, now), confirm=confirm)
+        done = lifecycle.maintain(cluster, lifecycle.Options(dry_run, at_once), confirm=confirm)
     document = lifecycle.document(cluster, done)
     if json_:
         json_output.write(document)
@@ -72,5 +72,5 @@ def _lines(node: MaintainNode, *, dry_run: bool) -> list[str]:
     lines = [f"{node.name}: {node.step}" + (f": {', '.join(details)}" if details else "")]
     if dry_run:
         lines += [f"  {name} {version}" for name, version in node.updates.items()]
-    lines += [f"  not taken: {name} ({why})" for name, why in node.waiting.items()]
+    lines += [f"  not taken: {name} ({reason})" for name, reason in node.waiting.items()]
     return lines

@@ -144,8 +144,8 @@ def test_a_package_that_breaks_stays_with_the_canary(desk: Desk) -> None:
     assert desk.hooks() == ["drain box-0 maintain"]
     quarantine = desk.status()["box-0"]["quarantine"]
     assert quarantine["owner"] == "gpuprov" and "gpuprov maintain" in quarantine["reason"]
-    again = desk.maintain("--now", "--dry-run")
-    assert by_name(again)["box-0"]["step"] == "left"
+    dry_run = desk.maintain("--now", "--dry-run")
+    assert by_name(dry_run)["box-0"]["step"] == "left"
 
     desk.security("1.0")  # the archive takes it back; a person removes what is half installed
     desk.on("box-0", f"sudo apt-get -q update && sudo dpkg --remove {TOOL} && sudo apt-get -q -y install {TOOL}=1.0")

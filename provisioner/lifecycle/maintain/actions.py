@@ -125,7 +125,7 @@ class MaintenanceActions:
     def _note(self, node: Node, answer: Work, packages: Mapping[str, str]) -> None:
         look = self.looks[node.name]
         waiting = dict(look.waiting)
-        for name in answer.gone:
+        for name in answer.missing:
             waiting[name] = f"{packages[name]} is not in the archive any more"
         for name in look.packages.keys() - packages.keys():
             waiting[name] = "not in the set of its group's first node"
@@ -137,7 +137,7 @@ class MaintenanceActions:
             at=quarantine_book.utc_timestamp(),
             packages={**(earlier.packages if earlier else {}), **answer.present},
             waiting=waiting,
-            freed={what: size for what, size in answer.freed.items() if size},
+            freed={category: size for category, size in answer.freed.items() if size},
             due=due,
         )
         freed = sum(answer.freed.values())

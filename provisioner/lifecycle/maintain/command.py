@@ -42,10 +42,10 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `now`: whatever the window is."""
+    """What the command line says. `at_once`: also outside of the window."""
 
     dry_run: bool = False
-    now: bool = False
+    at_once: bool = False
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def maintain(cluster: Cluster, options: Options, *, confirm: Confirm, clock: Clo
     """Maintain the fleet, or go on where a call before this one was stopped. Raises GpuprovError for what can't be
     begun: no window is open, no fleet, an upgrade that is in progress, too many nodes in quarantine."""
     settings, began = cluster.spec.maintenance, time.monotonic()
-    closes = None if options.now or options.dry_run else _window_end(cluster, settings, clock())
+    closes = None if options.at_once or options.dry_run else _window_end(cluster, settings, clock())
     if not cluster.nodes():
         hint = f"run `gpuprov up {cluster.typed_file}` first"
         raise GpuprovError("there is no fleet yet", where=str(cluster.file), hint=hint)
@@ -145,14 +145,14 @@ def _maintain(
     return journal.reason
 
 
-def _window_end(cluster: Cluster, settings: Maintenance, now: datetime) -> datetime:
+def _window_end(cluster: Cluster, settings: Maintenance, moment: datetime) -> datetime:
     """When the window that is open now closes. Raises GpuprovError where none is open."""
     if settings.window is None:
         message = "cluster.yaml has no maintenance.window, so nothing is done by itself"
         raise GpuprovError(message, where=str(cluster.file), hint="add one, or pass --now")
-    closes = settings.window.closes(now)
+    closes = settings.window.closes(moment)
     if closes is None:
-        opens = settings.window.opens(now)
+        opens = settings.window.opens(moment)
         message = f"the maintenance window is closed until {opens:%a %Y-%m-%d %H:%M} {settings.window.zone}"
         out = maintenance_journal.load(cluster.paths).out_of_service()
         if out:
@@ -166,10 +166,12 @@ def _begin(
     cluster: Cluster, journal: Journal, actions: MaintenanceActions, nodes: Sequence[Node], done: Outcome
 ) -> None:
     """Look at the nodes, and begin with those that need something. What is left out stands in the journal, too."""
-    left = _left_out(cluster, nodes)
-    present = [node.name for node in nodes if node.name not in left]
+    excluded = _left_out(cluster, nodes)
+    present = [node.name for node in nodes if node.name not in excluded]
     actions.report_event("started", f"asking {counted(len(present), 'node')} what they need")
-    left |= {name: f"could not be asked: {why}" for name, why in actions.look(present, private=done.dry_run).items()}
+    excluded |= {
+        name: f"could not be asked: {reason}" for name, reason in actions.look(present, private=done.dry_run).items()
+    }
     looks = {name: actions.looks[name] for name in present if name in actions.looks}
     done.needs = {name: phrases for name, look in looks.items() if (phrases := needs(cluster, look))}
     settings = cluster.spec.maintenance
@@ -188,7 +190,7 @@ def _begin(
     size = max(1, min(batch_size(settings.batch, len(done.needs)), bound))
     rollout.start(journal, quarantine_book.utc_timestamp(), dict.fromkeys(done.needs, ""), first=first, batch=size)
     journal.sets = {}
-    for name, reason in left.items():
+    for name, reason in excluded.items():
         journal.nodes[name] = rollout.Place("", "left", reason)
         actions.report_event("warning", f"skipped: {reason}", name)
 
@@ -206,8 +208,8 @@ def _go_on(cluster: Cluster, journal: Journal, actions: MaintenanceActions, done
         elif progress.step == "drained" and not actions.is_drained(name):
             progress.step = "draining"
     waiting = journal.at("waiting")
-    for name, why in (actions.look(waiting, private=False) if waiting else {}).items():
-        journal.nodes[name].step, journal.nodes[name].reason = "left", f"could not be asked: {why}"
+    for name, reason in (actions.look(waiting, private=False) if waiting else {}).items():
+        journal.nodes[name].step, journal.nodes[name].reason = "left", f"could not be asked: {reason}"
     done.needs = {name: needs(cluster, actions.looks[name]) or ["goes on"] for name in waiting if name in actions.looks}
 
 
@@ -215,17 +217,17 @@ def _left_out(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
     """Node → why it is not touched: what is wrong with it before proves nothing about a patch."""
     ledger, state = Ledger(cluster.paths), node_state.load(cluster.paths)
     entries, replacing = quarantine.quarantined_nodes(cluster), replace_journal.load(cluster).nodes
-    left = {}
+    excluded = {}
     for node in nodes:
         if entry := entries.get(node.name):
-            left[node.name] = f"in quarantine by {entry.owner}: {entry.reason}"
+            excluded[node.name] = f"in quarantine by {entry.owner}: {entry.reason}"
         elif node.name in replacing:
-            left[node.name] = "its machine is being replaced"
+            excluded[node.name] = "its machine is being replaced"
         elif ledger.of(node) is None:
-            left[node.name] = f"never verified: run `gpuprov up {cluster.typed_file}`"
+            excluded[node.name] = f"never verified: run `gpuprov up {cluster.typed_file}`"
         elif state.of(node.name).ok is not True:
-            left[node.name] = f"not healthy in the last verdict: run `gpuprov verify {cluster.typed_file}`"
-    return left
+            excluded[node.name] = f"not healthy in the last verdict: run `gpuprov verify {cluster.typed_file}`"
+    return excluded
 
 
 def needs(cluster: Cluster, look: Look) -> list[str]:
@@ -249,12 +251,12 @@ def _canaries(cluster: Cluster, journal: Journal) -> int:
 def summary(done: Outcome) -> str:
     """The outcome in one line."""
     journal = done.journal
-    moved, waiting, left = (len(journal.at(step)) for step in ("moved", "waiting", "left"))
-    also = [f"{left} left out"] if left else []
+    moved, waiting, skipped = (len(journal.at(step)) for step in ("moved", "waiting", "left"))
+    also = [f"{skipped} left out"] if skipped else []
     if done.declined:
         return "nothing was done"
     if done.dry_run:
-        return "; ".join([f"{counted(waiting, 'node')} of {waiting + left + _idle(done)} need maintenance", *also])
+        return "; ".join([f"{counted(waiting, 'node')} of {waiting + skipped + _idle(done)} need maintenance", *also])
     if not journal.nodes:
         return "no node needs maintenance"
     also += [f"{waiting} not begun" + (": the window has closed" if done.closed else "")] if waiting else []

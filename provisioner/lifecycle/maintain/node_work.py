@@ -59,11 +59,11 @@ class Look(Answer):
 
 class Work(Answer):
     """`installed`: what was moved (package → version); `present`: of all packages of the set, the installed version;
-    `gone`: packages whose version the archive has no longer; `freed`: what → bytes."""
+    `missing`: packages whose version the archive has no longer; `freed`: what → bytes."""
 
     installed: dict[Package, Version]
     present: dict[Package, Version]
-    gone: list[Package]
+    missing: list[Package]
     freed: dict[str, int]
     reboot: Reboot
 
@@ -112,12 +112,12 @@ def _ask_all(
 
 
 def _ask(
-    cluster: Cluster, node: Node, source: str, wanted: dict[str, Any], kind: type[AnswerT], seconds: float
+    cluster: Cluster, node: Node, source: str, node_request: dict[str, Any], kind: type[AnswerT], seconds: float
 ) -> AnswerT:
     from provisioner.verify.collect import ROOT_PYTHON
 
     # The request travels as a JSON text inside a Python literal: no value can end the string.
-    program = f"{source}\nmain(json.loads({json.dumps(json.dumps(wanted))}))\n"
+    program = f"{source}\nmain(json.loads({json.dumps(json.dumps(node_request))}))\n"
     argv = ssh.argv(cluster.paths, node.name, "-o", "ConnectTimeout=20")
     try:
         done = bounded.run([*argv, ROOT_PYTHON], stdin=program, deadline_s=seconds)
@@ -126,8 +126,8 @@ def _ask(
     except bounded.UnboundedOutputError as error:
         raise GpuprovError(str(error), where=node.name) from None
     if done.returncode:
-        own = ssh_failure.is_own(argv, done.returncode)
-        text = ssh_failure.explain(argv, done.stderr) if own else ssh_failure.error_text(done.stderr)
+        is_local = ssh_failure.is_own(argv, done.returncode)
+        text = ssh_failure.explain(argv, done.stderr) if is_local else ssh_failure.error_text(done.stderr)
         raise GpuprovError(text or f"exit status {done.returncode}", where=node.name)
     try:
         document = json.loads(done.stdout)

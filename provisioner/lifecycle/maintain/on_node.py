@@ -60,7 +60,7 @@ def call(*argv: str, seconds: float = ASK_S, check: bool = True) -> str:
     if check and done.returncode:
         lines = (done.stderr + done.stdout).decode("utf-8", "replace").strip().splitlines()
         errors = [line for line in lines if line.startswith(("E:", "dpkg: error"))] or lines[-1:]
-        verb = next((word for word in argv[1:] if not word.startswith("-") and "=" not in word), "")
+        verb = next((term for term in argv[1:] if not term.startswith("-") and "=" not in term), "")
         raise NoAnswer(f"{argv[0]} {verb}: " + ("; ".join(errors)[:500] or f"status {done.returncode}"))
     return (done.stdout + (b"" if check else done.stderr)).decode("utf-8", "replace")
 
@@ -108,11 +108,11 @@ class Apt:
         """Read the repositories' lists. Raises NoAnswer where one can't be had, or none has security updates."""
         call("apt-get", *self.options, "-o", "APT::Update::Error-Mode=any", "-q", "update", seconds=APT_S)
         policy = call("apt-cache", *self.options, "policy")
-        wanted = dict(part.split("=") for part in self.pin.split(","))
+        desired = dict(part.split("=") for part in self.pin.split(","))
         for line in policy.splitlines():
             if line.strip().startswith("release "):
                 row = dict(part.partition("=")[::2] for part in line.strip()[8:].split(","))
-                if all(row.get(key) == value for key, value in wanted.items()):
+                if all(row.get(key) == value for key, value in desired.items()):
                     return
         raise NoAnswer(f"its apt has no source for {self.suite}")
 
@@ -127,23 +127,23 @@ class Apt:
         """Install exactly these versions; gives the packages whose version the archive has no longer. Raises NoAnswer
         where apt fails: what is installed then has to be looked at."""
         configure_unpacked()
-        gone: list[str] = []
+        missing: list[str] = []
         argv = ["apt-get", *self.options, "-q", "-y", "--only-upgrade", "--no-remove",
                 "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]  # fmt: skip
         while packages:
             versions = [f"{name}={version}" for name, version in sorted(packages.items())]
             output = call(*argv, "--simulate", "install", *versions, seconds=APT_S, check=False)
-            missing = [name for name in GONE.findall(output) if name in packages]
-            if not missing:
+            absent = [name for name in GONE.findall(output) if name in packages]
+            if not absent:
                 break
-            gone += missing
-            packages = {name: version for name, version in packages.items() if name not in missing}
+            missing += absent
+            packages = {name: version for name, version in packages.items() if name not in absent}
         if packages:
             automatic = set(call("apt-mark", "showauto", *packages).split())
             call(*argv, "install", *versions, seconds=APT_S)
             if automatic:
                 call("apt-mark", "auto", *sorted(automatic))
-        return gone
+        return missing
 
 
 def configure_unpacked() -> None:
@@ -165,9 +165,9 @@ def versions_of(names: list[str]) -> dict[str, str]:
         return {}
     form = "${binary:Package}\t${db:Status-Status}\t${Version}\n"
     rows = [line.split("\t") for line in call("dpkg-query", "-W", "-f", form, *names, check=False).splitlines()]
-    found = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == "installed"}
+    versions = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == "installed"}
     native = call("dpkg", "--print-architecture").strip()
-    plain = {name: version for full, version in found.items() for name in (full, full.replace(":" + native, ""))}
+    plain = {name: version for full, version in versions.items() for name in (full, full.replace(":" + native, ""))}
     return {name: plain[name] for name in names if name in plain}
 
 
@@ -255,12 +255,12 @@ def unused_images(keep: list[str], without: list[str]) -> dict[str, int]:
         return {}
     containers = [id for id in docker("ps", "--all", "--quiet", "--no-trunc") if id not in without]
     inspected = json.loads("\n".join(docker("container", "inspect", *containers))) if containers else []
-    used, kept = {row["Image"] for row in inspected}, set(keep)
+    used, retained = {row["Image"] for row in inspected}, set(keep)
     unused = {}
     for row in json.loads("\n".join(docker("image", "inspect", *ids))):
         digests = row.get("RepoDigests") or []
         names = {*(row.get("RepoTags") or []), *digests, *(digest.partition("@")[2] for digest in digests), row["Id"]}
-        if row["Id"] not in used and not names & kept:
+        if row["Id"] not in used and not names & retained:
             unused[row["Id"]] = row["Size"]
     return unused
 
@@ -276,7 +276,7 @@ def free_bytes(path: str) -> int:
 
 def sizes(request: dict[str, Any]) -> dict[str, int]:
     """What → bytes that its removal would free. Images share layers: theirs is the most that it can be."""
-    result = {what: size_of(paths) for what, paths in removable(request["keep_days"]).items()}
+    result = {category: size_of(paths) for category, paths in removable(request["keep_days"]).items()}
     if has_docker():
         stopped = stopped_containers(request["keep_days"])
         result["containers and images"] = sum(unused_images(request["images"], stopped).values())
@@ -286,22 +286,22 @@ def sizes(request: dict[str, Any]) -> dict[str, int]:
 def clean(request: dict[str, Any]) -> dict[str, int]:
     """Remove what may go: what → bytes freed."""
     freed = {}
-    for what, paths in removable(request["keep_days"]).items():
-        before = size_of(paths)
+    for category, paths in removable(request["keep_days"]).items():
+        size_before = size_of(paths)
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        freed[what] = before - size_of(paths)
+        freed[category] = size_before - size_of(paths)
     if has_docker():
         root = docker("info", "--format", "{{.DockerRootDir}}")[0]
-        before = free_bytes(root)
+        free_before = free_bytes(root)
         stopped = stopped_containers(request["keep_days"])
         if stopped:
             docker("container", "rm", *stopped)
         unused = list(unused_images(request["images"], []))
         if unused:
             docker("image", "rm", "--force", *unused)
-        freed["containers and images"] = max(0, free_bytes(root) - before) if stopped or unused else 0
+        freed["containers and images"] = max(0, free_bytes(root) - free_before) if stopped or unused else 0
     return freed
 
 
@@ -372,16 +372,16 @@ def look(request: dict[str, Any], apt: Apt | None) -> dict[str, Any]:
 
 def work(request: dict[str, Any], apt: Apt | None) -> dict[str, Any]:
     """Install, then clean: what is downloaded is removed, too."""
-    wanted, gone = older(request["packages"]), []
-    before = versions_of(sorted(wanted))
-    if apt and wanted:
+    updates, missing = older(request["packages"]), []
+    earlier = versions_of(sorted(updates))
+    if apt and updates:
         apt.update()
-        gone = apt.install(wanted)
+        missing = apt.install(updates)
     after = versions_of(sorted(request["packages"]))
     return {
-        "installed": {name: after[name] for name in before if after.get(name) != before[name]},
+        "installed": {name: after[name] for name in earlier if after.get(name) != earlier[name]},
         "present": after,
-        "gone": gone,
+        "missing": missing,
         "freed": clean(request) if request["clean"] else {},
         "reboot": reboot(request),
     }

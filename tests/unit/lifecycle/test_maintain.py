@@ -84,9 +84,9 @@ class World:
 
     def look(self, cluster: Cluster, requests: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str, Look | str]:
         self.step()
-        return {row.name: "no answer" if row.name in self.silent else self.seen(row.name) for row in nodes}
+        return {row.name: "no answer" if row.name in self.silent else self.observed(row.name) for row in nodes}
 
-    def seen(self, name: str) -> Look:
+    def observed(self, name: str) -> Look:
         newer = {"ssl": self.offered[name]} if self.offered[name] > self.versions[name] else {}
         kernel = {"linux-image-6.1": "a kernel: not taken yet"}
         return Look(packages=newer, waiting=kernel, freeable={}, reboot=self.reboot(name))
@@ -110,7 +110,7 @@ class World:
             self.step()
             present = {"ssl": self.versions[name]} if requests[name]["packages"] else {}
             answers[name] = Work(
-                installed=installed, present=present, gone=[], freed={"journal": 5 << 20}, reboot=self.reboot(name)
+                installed=installed, present=present, missing=[], freed={"journal": 5 << 20}, reboot=self.reboot(name)
             )
         return answers
 
@@ -217,8 +217,8 @@ def test_the_window_ends_in_the_middle(cluster: Cluster, world: World) -> None:
     assert summary(done) == "3 of 5 nodes maintained; 2 not begun: the window has closed"
     assert (done.closed, done.exit, world.drained, quarantined(cluster)) == (True, Exit.CHECK_FAILED, set(), {})
     world.moment, world.calls = SUNDAY + timedelta(days=7), []
-    again = run(cluster, world)
-    assert (again.ok, steps(cluster, again)["train-0"]) == (True, "unneeded")
+    rerun = run(cluster, world)
+    assert (rerun.ok, steps(cluster, rerun)["train-0"]) == (True, "unneeded")
     assert world.calls[0] == "drain train-3"
 
 
@@ -228,22 +228,22 @@ def test_outside_of_the_window_it_refuses(cluster: Cluster, world: World, hours:
     with pytest.raises(GpuprovError, match="the maintenance window is closed until Sun 2026-1") as refused:
         run(cluster, world)
     assert "--now" in refused.value.hint and world.calls == []
-    assert run(cluster, world, now=True).ok
+    assert run(cluster, world, at_once=True).ok
 
 
 def test_without_a_window_it_refuses(cluster: Cluster, world: World) -> None:
     cluster.file.write_text(FLEET.replace(WINDOW, ""))
     with pytest.raises(GpuprovError, match=r"no maintenance\.window"):
         run(cluster, world)
-    assert run(cluster, world, now=True).ok
+    assert run(cluster, world, at_once=True).ok
 
 
 def test_a_dry_run_changes_nothing(cluster: Cluster, world: World) -> None:
-    before = {file.name: file.read_bytes() for file in cluster.paths.root.glob("*.json")}
+    previous = {file.name: file.read_bytes() for file in cluster.paths.root.glob("*.json")}
     world.moment += timedelta(hours=12)
     done = run(cluster, world, dry_run=True)
     assert (done.ok, world.calls) == (True, [])
-    assert {file.name: file.read_bytes() for file in cluster.paths.root.glob("*.json")} == before
+    assert {file.name: file.read_bytes() for file in cluster.paths.root.glob("*.json")} == previous
     rows = document(cluster, done).nodes
     assert {row.step for row in rows} == {"due"}
     assert rows[0].needs == ["1 security update"] and rows[0].updates == {"ssl": "1.1"}
@@ -372,15 +372,17 @@ def test_killed_and_the_window_is_closed(cluster: Cluster, world: World) -> None
 
 
 def test_what_a_node_answers_is_no_option_of_apt() -> None:
-    good: dict[str, Any] = {"waiting": {}, "freeable": {}, "reboot": {"reasons": [], "blocked": ""}}
-    assert Look.model_validate({"packages": {"libc6:i386": "2.36-9+deb12u1"}, **good})
+    valid: dict[str, Any] = {"waiting": {}, "freeable": {}, "reboot": {"reasons": [], "blocked": ""}}
+    assert Look.model_validate({"packages": {"libc6:i386": "2.36-9+deb12u1"}, **valid})
     for name, version in (("-oDpkg::Pre-Invoke::=sh", "1"), ("a b", "1"), ("ssl", "1 -o"), ("ssl", "-1")):
         with pytest.raises(ValueError, match="String should match"):
-            Look.model_validate({"packages": {name: version}, **good})
+            Look.model_validate({"packages": {name: version}, **valid})
 
 
 def test_what_the_lock_has_stays() -> None:
     settings = command.Maintenance()
-    told = actions.node_work.request("work", settings, STACK, packages={"ssl": "1.1"})
-    assert {package.name for package in STACK.packages} == set(told["locked"])
-    assert all(image.reference in told["images"] and image.digest in told["images"] for image in STACK.images)
+    node_request = actions.node_work.request("work", settings, STACK, packages={"ssl": "1.1"})
+    assert {package.name for package in STACK.packages} == set(node_request["locked"])
+    assert all(
+        image.reference in node_request["images"] and image.digest in node_request["images"] for image in STACK.images
+    )
