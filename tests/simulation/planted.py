@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from provisioner.lifecycle import rollout, up, verifying
+from provisioner.lifecycle.maintain.actions import MaintenanceActions
 from provisioner.lifecycle.quarantine import book
 from provisioner.lifecycle.rollout import Step
 from provisioner.lifecycle.sharing.lease import HOLDER, Lease
@@ -54,6 +55,11 @@ def record_too_late() -> contextlib.AbstractContextManager[Any]:
         save()
 
     return mock.patch.object(rollout, "take_out_of_service", out_of_service)
+
+
+def drained_for_good() -> contextlib.AbstractContextManager[Any]:
+    """`maintain` that goes on takes a node for drained that a verdict has put back meanwhile."""
+    return mock.patch.object(MaintenanceActions, "is_drained", lambda *_: True)
 
 
 @contextlib.contextmanager
