@@ -63,6 +63,14 @@ def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node
 def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
     """Those of them whose GPUs no process has; the others are left running, and a warning says so. A machine of one's
     own may have worked long before gpuprov came."""
+    reasons = gpu_holders(cluster, nodes)
+    for name, reason in reasons.items():
+        cluster.events("verify", "warning", f"verify.reboot: not rebooted: {reason}", node=name)
+    return [node for node in nodes if node.name not in reasons]
+
+
+def gpu_holders(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
+    """Node → which processes have its GPUs, or that nobody can tell; a node whose GPUs are free is not in it."""
 
     def holders_of(node: Node) -> str:
         *holders, last = ask(cluster, node, HOLDERS).splitlines() or [""]
@@ -72,10 +80,7 @@ def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         reasons = dict(zip([node.name for node in nodes], pool.map(holders_of, nodes), strict=True))
-    for name, reason in reasons.items():
-        if reason:
-            cluster.events("verify", "warning", f"verify.reboot: not rebooted: {reason}", node=name)
-    return [node for node in nodes if not reasons[node.name]]
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def reboot(cluster: Cluster, node: Node, stage: Stage = "verify") -> None:

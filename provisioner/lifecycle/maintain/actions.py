@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Kind
 from provisioner.lifecycle import second_boot, verifying
 from provisioner.lifecycle.maintain import node_work
@@ -58,13 +60,22 @@ class MaintenanceActions:
 
     def drain(self, nodes: Sequence[str], begun: Collection[str] = ()) -> dict[str, str]:
         """A node whose drain command failed may be drained all the same: it is put back at once. Where that fails, too,
-        it stays in quarantine, and the next healthy verdict tries again."""
+        it stays in quarantine, and the next healthy verdict tries again. So is a node on which a job runs although the
+        drain command ended well: it may not wait for jobs, or there is none."""
         del begun  # nothing is half installed: dpkg ends what it has begun
         failed = quarantine.hold(
             self.cluster, [self._nodes[name] for name in nodes], dict.fromkeys(nodes, REASON), "maintain"
         )
+        drained = [self._nodes[name] for name in nodes if name not in failed]
+        failed |= second_boot.gpu_holders(self.cluster, [node for node in drained if self._has_gpus(node)])
         self.resume([*failed])
         return failed
+
+    def _has_gpus(self, node: Node) -> bool:
+        """Whether the node has any, or may have."""
+        with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
+            return self.cluster.spec.catalog.machine(node.machine).gpu_count > 0
+        return True
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Put back those that are out of service for this alone: a person's stay, and those that a verdict has

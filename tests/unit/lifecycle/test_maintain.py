@@ -54,6 +54,8 @@ class World:
     bad: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     refuses: set[str] = field(default_factory=set)
+    at_work: set[str] = field(default_factory=set)
+    """Nodes whose jobs run on after the drain command."""
     silent: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
@@ -114,6 +116,10 @@ class World:
             )
         return answers
 
+    def holders(self, cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
+        self.step()
+        return {row.name: "a process has its GPUs: 4711, python" for row in nodes if row.name in self.at_work}
+
     def restart(self, cluster: Cluster, nodes: Sequence[Node], *_: Any) -> dict[str, str]:
         self.calls.append(f"reboot {' '.join(row.name for row in nodes)}")
         self.step()
@@ -138,6 +144,7 @@ def world(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> World:
     monkeypatch.setattr(actions.node_work, "look", test_world.look)
     monkeypatch.setattr(actions.node_work, "work", test_world.work)
     monkeypatch.setattr(actions.second_boot, "reboot_all", test_world.restart)
+    monkeypatch.setattr(actions.second_boot, "gpu_holders", test_world.holders)
     monkeypatch.setattr(MaintenanceActions, "_prove", lambda self, nodes: test_world.prove(nodes))
     monkeypatch.setattr(hooks, "call", test_world.hook)
     return test_world
@@ -208,6 +215,14 @@ def test_a_node_whose_job_does_not_end_is_left_out_and_named(cluster: Cluster, w
     assert document(cluster, done).nodes[3].reason == "could not be drained: a job does not end"
     assert (world.drained, quarantined(cluster), done.exit) == (set(), {}, Exit.CHECK_FAILED)
     assert world.versions["train-3"] == "1.0"
+
+
+def test_a_node_with_a_job_after_its_drain_is_put_back(cluster: Cluster, world: World) -> None:
+    world.at_work = {"train-0"}
+    done = run(cluster, world)
+    assert world.calls[:3] == ["drain train-0", "resume train-0", "drain train-1"]
+    assert document(cluster, done).nodes[0].reason == "could not be drained: a process has its GPUs: 4711, python"
+    assert (world.versions["train-0"], quarantined(cluster), world.drained) == ("1.0", {}, set())
 
 
 def test_the_window_ends_in_the_middle(cluster: Cluster, world: World) -> None:
@@ -339,7 +354,7 @@ def test_killed_at_every_step_it_goes_on(cluster: Cluster, world: World) -> None
 
 
 def test_a_node_that_a_verdict_put_back_after_a_kill_is_drained_again(cluster: Cluster, world: World) -> None:
-    world.steps_left = 3  # look, both steps of the hook, and then the work
+    world.steps_left = 4  # look, both steps of the hook, its jobs, and then the work
     with pytest.raises(Killed):
         run(cluster, world)
     assert [*quarantined(cluster)] == ["train-0"]
@@ -350,7 +365,7 @@ def test_a_node_that_a_verdict_put_back_after_a_kill_is_drained_again(cluster: C
 
 
 def test_a_node_that_a_person_took_over_after_a_kill_is_left_to_them(cluster: Cluster, world: World) -> None:
-    world.steps_left = 3
+    world.steps_left = 4
     with pytest.raises(Killed):
         run(cluster, world)
     at = quarantine_book.utc_timestamp()
@@ -363,7 +378,7 @@ def test_a_node_that_a_person_took_over_after_a_kill_is_left_to_them(cluster: Cl
 
 
 def test_killed_and_the_window_is_closed(cluster: Cluster, world: World) -> None:
-    world.steps_left = 3
+    world.steps_left = 4
     with pytest.raises(Killed):
         run(cluster, world)
     world.moment += timedelta(hours=12)
