@@ -166,6 +166,9 @@ def _begin(
     cluster: Cluster, journal: Journal, actions: MaintenanceActions, nodes: Sequence[Node], done: Outcome
 ) -> None:
     """Look at the nodes, and begin with those that need something. What is left out stands in the journal, too."""
+    last = maintained.load(cluster.paths)
+    # Those first that had their turn longest ago: a short window would never reach the last ones.
+    nodes = sorted(nodes, key=lambda node: row.at if (row := last.of(node)) else "")
     excluded = _left_out(cluster, nodes)
     present = [node.name for node in nodes if node.name not in excluded]
     actions.report_event("started", f"asking {counted(len(present), 'node')} what they need")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.common.errors import Exit, GpuprovError
+from provisioner.common.errors import Exit, GpuprovError, LockedError
 from provisioner.lifecycle import hooks, rollout
 from provisioner.lifecycle.maintain import actions, command
 from provisioner.lifecycle.maintain import journal as maintenance_journal
@@ -322,6 +322,38 @@ def test_a_no_touches_nothing(cluster: Cluster, world: World) -> None:
     done = run(cluster, world, confirm=lambda *_: False)
     assert (done.declined, done.exit, world.calls) == (True, Exit.OK, [])
     assert not maintenance_journal.load(cluster.paths).busy
+
+
+@pytest.mark.parametrize("other", ["up", "maintain"])
+def test_beside_another_run_it_is_refused(cluster: Cluster, world: World, other: str) -> None:
+    with opened(cluster).exclusively(other), pytest.raises(LockedError, match=f"locked by another run.*{other}"):
+        run(cluster, world)
+    assert world.calls == []
+
+
+def test_two_weeks_of_a_cron_job(cluster: Cluster, world: World) -> None:
+    """Called every six hours: refused outside of the window, which is too short for all; a verdict takes a node out
+    meanwhile; updates that come later begin with a canary again."""
+    world.each = timedelta(hours=2, minutes=30)
+    begin, ended = world.moment - timedelta(days=1), dict[str, str]()
+    for hour in range(0, 14 * 24, 6):
+        world.moment = begin + timedelta(hours=hour + 1)
+        if hour == 5 * 24:
+            at = quarantine_book.utc_timestamp()
+            Book({"train-4": Entry(NODES[4].id, OURS, "gpu.count: 7", at, ("gpu.count",))}).save(cluster.paths)
+            world.offered = dict.fromkeys(NAMES, "1.2")
+        try:
+            done = run(cluster, world)
+        except GpuprovError:
+            continue
+        ended[f"{begin + timedelta(hours=hour + 1):%a %d}"] = summary(done)
+    assert ended == {
+        "Sun 29": "3 of 5 nodes maintained; 2 not begun: the window has closed",
+        "Sun 06": "3 of 5 nodes maintained; 1 left out; 1 not begun: the window has closed",
+    }
+    assert world.versions["train-3"] == "1.2", "it was not reached in the first week, and goes first in the second"
+    assert (world.versions["train-2"], world.versions["train-4"]) == ("1.1", "1.0")
+    assert [*quarantined(cluster)] == ["train-4"] and world.drained == set()
 
 
 def test_an_upgrade_in_progress_is_refused(cluster: Cluster, world: World) -> None:
