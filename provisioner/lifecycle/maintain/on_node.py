@@ -311,14 +311,17 @@ def uptime_s() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC) - int(text or 0) / 1e6
 
 
-def next_kernel() -> str:
-    """The newest kernel in /boot, which boots next; empty where there is none, as in a container."""
+def new_kernel(running: str) -> str:
+    """The newest kernel in /boot, if it was installed since the last boot; else empty. One that was there before did
+    not boot then, so it does not boot next: a person has chosen another one."""
     names = [os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob("/boot/vmlinuz-*")]
 
     def key(name: str) -> list[Any]:
         return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|[a-z]+", name)]
 
-    return max(names, key=key) if names else ""
+    newest = max(names, key=key) if names else running
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return newest if newest != running and os.stat("/boot/vmlinuz-" + newest).st_ctime > booted else ""
 
 
 def old_libraries() -> int:
@@ -338,8 +341,9 @@ def reboot(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(OSError), open("/run/reboot-required.pkgs", encoding="utf-8") as stream:
             packages = ", ".join(sorted(set(stream.read().split()))[:5])
         reasons.append("/run/reboot-required" + (": " + packages if packages else ""))
-    running, newest = os.uname().release, next_kernel()
-    if newest and newest != running:
+    running = os.uname().release
+    newest = new_kernel(running)
+    if newest:
         reasons.append(f"kernel {newest} is installed, {running} runs")
         with open("/proc/modules", encoding="utf-8") as stream:
             loaded = {line.split()[0] for line in stream}

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,7 +147,20 @@ def test_a_replaced_libc(line: str, is_replaced: bool) -> None:
     assert bool(on_node.REPLACED_LIBC.search(line)) is is_replaced
 
 
-def test_the_newest_kernel_boots_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("running", "age_s", "expected"),
+    [
+        ("6.8.0-100-generic", -60, "6.11.0-9-generic"),
+        ("6.11.0-9-generic", -60, ""),
+        ("6.8.0-100-generic", 60, ""),
+    ],
+)
+def test_a_kernel_that_was_installed_since_the_last_boot(
+    running: str, age_s: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`age_s`: seconds from its installation to the last boot."""
     names = ["6.8.0-100-generic", "6.8.0-99-generic", "6.11.0-9-generic", "5.15.0-1-generic"]
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     monkeypatch.setattr(on_node.glob, "glob", lambda _: [f"/boot/vmlinuz-{name}" for name in names])
-    assert on_node.next_kernel() == "6.11.0-9-generic"
+    monkeypatch.setattr(on_node.os, "stat", lambda _: SimpleNamespace(st_ctime=booted - age_s))
+    assert on_node.new_kernel(running) == expected
