@@ -35,6 +35,7 @@ LOCAL_PROGRAMS = {
     "machines/installer/ramdisk.py": "a shell that packs files",
     "machines/installer/serve.py": "openssl",
     "lifecycle/images/generalise_node.py": "runs on the node",
+    "lifecycle/maintain/on_node.py": "runs on the node",
     "machines/on_node.py": "runs on the node",
     "machines/netboot/network.py": "ip",
     "machines/providers/baremetal/known_hosts.py": "ssh-keygen over a file",
