@@ -21,7 +21,8 @@ EXAMPLES = Path(__file__).parent / "data/examples"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 PRINTED_BY = {
     "validate": ("validate",), "plan": ("plan",), "report": ("up", "verify", "replace"), "facts": ("facts",),
-    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "down": ("down",), "gc": ("gc",),
+    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "maintain": ("maintain",),
+    "down": ("down",), "gc": ("gc",),
     "monitoring": ("monitoring",), "monitoring-test": ("monitoring",),
     "cost": ("cost",), "size": ("size",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",),
     "image-list": ("image",), "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",),

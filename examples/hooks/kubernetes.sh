@@ -18,7 +18,7 @@ drain)
   kubectl annotate --overwrite node "$node" "gpuprov/reason=$GPUPROV_REASON"
   # Pods on a bad node end by themselves; before a machine is changed or thrown away they must be gone.
   case $GPUPROV_ACTION in
-  upgrade | replace)
+  upgrade | replace | maintain)
     [ "$(ask '{.spec.unschedulable}')" = true ] || kubectl annotate --overwrite node "$node" gpuprov/cordoned=yes
     kubectl drain "$node" --ignore-daemonsets --delete-emptydir-data ;;
   esac ;;

@@ -20,7 +20,7 @@ drain)
   esac
   # A job on a bad node ends by itself; before a machine is changed or thrown away it must have ended.
   case $GPUPROV_ACTION in
-  upgrade | replace)
+  upgrade | replace | maintain)
     while [ -n "$(squeue --noheader --nodelist "$node")" ]; do sleep 15; done ;;
   esac ;;
 resume)

@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
     "cp": Entry("provisioner.cli.ssh:cp", "Copy files to a node, or from it."),
     "ssh-config": Entry("provisioner.cli.ssh:ssh_config", "Print the nodes for your own ssh, scp and rsync."),
     "replace": Entry("provisioner.cli.replace:replace", "Replace a bad machine, under the same name."),
+    "maintain": Entry("provisioner.cli.maintain:maintain", "Patch, clean and reboot a running fleet in its window."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; roll back on failure."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a dead run."),
     "gc": Entry("provisioner.cli.gc:gc", "Find and remove resources that a crash left behind."),

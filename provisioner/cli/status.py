@@ -14,11 +14,11 @@ from provisioner.cli.options import Json, Sandbox
 from provisioner.cli.status_table import table
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
-from provisioner.common.text import few, printable
+from provisioner.common.text import counted, few, printable
 from provisioner.common.typed_command import completed, typed, typed_file
 
 if TYPE_CHECKING:
-    from provisioner.output.status import StatusNode, StatusOutput, StatusRun
+    from provisioner.output.status import NodeMaintained, StatusNode, StatusOutput, StatusRun
 
 
 def status(
@@ -103,7 +103,7 @@ def _run_text(run: StatusRun | None) -> str:
     return f"{run.command}: {run.state}{stage}"
 
 
-RESUMED = ("up", "down", "replace", "upgrade")
+RESUMED = ("up", "down", "replace", "upgrade", "maintain")
 """Commands that go on where they were broken off, when they are called again."""
 
 
@@ -182,6 +182,8 @@ def lines(document: StatusOutput, file: Path) -> Iterator[str]:
             yield f"{node.name}: replacement: {node.replace.step}" + (
                 "" if is_at_work else f"; `{replace_command}` resumes it"
             )
+        if node.maintained:
+            yield f"{node.name}: {_maintained(node.maintained)}"
         if node.upgrade:
             reason = f": {node.upgrade.reason}" if node.upgrade.reason else ""
             yield f"{node.name}: upgrade: {node.upgrade.step}{reason}"
@@ -200,3 +202,11 @@ def lines(document: StatusOutput, file: Path) -> Iterator[str]:
         yield f"report: {document.report}"
     if partial := document.partial_report:
         yield f"newer report of {few(partial.nodes, 8, ',')}: {partial.report}"
+
+
+def _maintained(row: NodeMaintained) -> str:
+    """The last maintenance of a node."""
+    parts = [f"maintained {row.at}", f"{counted(len(row.packages), 'package')} patched so far"]
+    parts += [f"{counted(len(row.waiting), 'security update')} not taken"] if row.waiting else []
+    parts += [f"a reboot is due ({printable(row.due)})"] if row.due else []
+    return ", ".join(parts)

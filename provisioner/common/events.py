@@ -32,6 +32,7 @@ Stage = Literal[
     "quarantine",
     "replace",
     "upgrade",
+    "maintain",
     "image",
     "down",
     "run",

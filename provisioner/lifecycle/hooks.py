@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HookStep = Literal["drain", "resume"]
 
-Action = Literal["up", "upgrade", "quarantine", "release", "replace"]
+Action = Literal["up", "upgrade", "quarantine", "release", "replace", "maintain"]
 """What a node is taken out of service, or put back, for."""
 
 GRACE_S = 5.0

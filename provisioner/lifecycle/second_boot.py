@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.common import bounded
 from provisioner.common.errors import GpuprovError
+from provisioner.common.events import Stage
 from provisioner.common.text import counted
 from provisioner.lifecycle.session import Cluster
 from provisioner.rundir.fleet import Node
@@ -62,6 +63,14 @@ def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node
 def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
     """Those of them whose GPUs no process has; the others are left running, and a warning says so. A machine of one's
     own may have worked long before gpuprov came."""
+    reasons = gpu_holders(cluster, nodes)
+    for name, reason in reasons.items():
+        cluster.events("verify", "warning", f"verify.reboot: not rebooted: {reason}", node=name)
+    return [node for node in nodes if node.name not in reasons]
+
+
+def gpu_holders(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
+    """Node → which processes have its GPUs, or that nobody can tell; a node whose GPUs are free is not in it."""
 
     def holders_of(node: Node) -> str:
         *holders, last = ask(cluster, node, HOLDERS).splitlines() or [""]
@@ -71,15 +80,12 @@ def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         reasons = dict(zip([node.name for node in nodes], pool.map(holders_of, nodes), strict=True))
-    for name, reason in reasons.items():
-        if reason:
-            cluster.events("verify", "warning", f"verify.reboot: not rebooted: {reason}", node=name)
-    return [node for node in nodes if not reasons[node.name]]
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
-def reboot(cluster: Cluster, node: Node) -> None:
+def reboot(cluster: Cluster, node: Node, stage: Stage = "verify") -> None:
     """Reboot a node and wait until its services are up. Raises GpuprovError where it does not come back."""
-    cluster.events("verify", "log", f"rebooting {node.name}", node=node.name)
+    cluster.events(stage, "log", f"rebooting {node.name}", node=node.name)
     old_boot = ask(cluster, node, BOOT_ID)
     if not old_boot:
         raise GpuprovError("it does not answer", where=node.name)
@@ -108,18 +114,20 @@ def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None
     )
 
 
-def reboot_all(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
-    """Reboot them at once; node → why it was not seen to come back."""
+def reboot_all(
+    cluster: Cluster, nodes: Sequence[Node], stage: Stage = "verify", kind: str = "new node"
+) -> dict[str, str]:
+    """Reboot them at once; node → why it was not seen to come back. `kind`: what they are called."""
 
     def reboot_one(node: Node) -> str:
         try:
-            reboot(cluster, node)
+            reboot(cluster, node, stage)
         except GpuprovError as error:
             return str(error.message)
         return ""
 
-    message = f"rebooting {counted(len(nodes), 'new node')}, to prove {'it' if len(nodes) == 1 else 'them'} again"
-    cluster.events("verify", "started", message, total=len(nodes), until=time.time() + REBOOT_S)
+    message = f"rebooting {counted(len(nodes), kind)}, to prove {'it' if len(nodes) == 1 else 'them'} again"
+    cluster.events(stage, "started", message, total=len(nodes), until=time.time() + REBOOT_S)
     with ThreadPoolExecutor(PARALLEL) as pool:
         failed = dict(zip([node.name for node in nodes], pool.map(reboot_one, nodes), strict=True))
     return {name: reason for name, reason in failed.items() if reason}

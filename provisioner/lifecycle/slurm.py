@@ -35,7 +35,7 @@ POLL_S = 5.0
 """Between two questions whether jobs have ended."""
 MARKER = "/var/lib/gpuprov/slurm-in-service"
 """Role slurm_node's slurm_node_in_service."""
-CHANGES_MACHINE = ("up", "upgrade", "replace")
+CHANGES_MACHINE = ("up", "upgrade", "replace", "maintain")
 """Actions before which the jobs of a node must have ended: its machine changes, or goes."""
 ENDS_MACHINE = ("up", "replace")
 """Actions with which the queue of a head node ends, too."""

@@ -21,6 +21,7 @@ from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.output.drift import DriftOutput
 from provisioner.output.status import (
+    NodeMaintained,
     NodeReplacement,
     PartialReport,
     StatusBmc,
@@ -29,8 +30,9 @@ from provisioner.output.status import (
     StatusScheduler,
     StatusUpgrade,
 )
-from provisioner.rundir import node_state, placement, run_events
+from provisioner.rundir import maintained, node_state, placement, run_events
 from provisioner.rundir.fleet import Node
+from provisioner.rundir.maintained import Maintained
 from provisioner.rundir.node_state import NodeProgress
 from provisioner.rundir.release import Release, changes, same
 from provisioner.stack import lockfile
@@ -59,6 +61,7 @@ def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
     """
     nodes, state = cluster.nodes(), node_state.load(cluster.paths)
     known = {node.name: node for node in nodes}
+    last = maintained.load(cluster.paths)
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, quarantined = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
     with ThreadPoolExecutor(2) as pool:
@@ -90,6 +93,7 @@ def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
             upgrade=upgrade_journal.upgrade_state(journal, name, release.id if release else None),
             quarantine=quarantined[name].document() if name in quarantined else None,
             replace=NodeReplacement(step=replacing[name].step) if name in replacing else None,
+            maintained=_maintained(last.of(node)) if node else None,
             bmc=bmcs.get(name),
             scheduler=scheduler.get(name),
         )
@@ -122,6 +126,15 @@ def status(cluster: Cluster, *, ask: bool) -> StatusOutput:
         failed={site: message for site, message in state.failed.items() if site in cluster.spec.sites},
         lock_changes=outdated_lock(cluster),
     )
+
+
+def _maintained(row: Maintained | None) -> NodeMaintained | None:
+    if row is None:
+        return None
+    return NodeMaintained(
+        at=row.at, packages=row.packages, waiting=row.waiting, freed=sum(row.freed.values()), rebooted=row.rebooted,
+        due=row.due,
+    )  # fmt: skip
 
 
 def drift_rows(differences: Sequence[Difference]) -> list[DriftOutput]:

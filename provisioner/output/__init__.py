@@ -22,6 +22,7 @@ from provisioner.output.image import (
     ImageOutput,
     ImagePruneOutput,
 )
+from provisioner.output.maintain import MaintainOutput
 from provisioner.output.monitoring import ExportOutput, MonitoringTestOutput
 from provisioner.output.plan import PlanOutput
 from provisioner.output.report import ReportOutput
@@ -38,6 +39,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "clusters": ClustersOutput,
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
+    "maintain": MaintainOutput,
     "down": DownOutput,
     "gc": GcOutput,
     "monitoring": ExportOutput,

@@ -45,6 +45,17 @@ class StatusScheduler(OpenOutput):
     error: str | None = Field(default=None, description="Why Slurm was not asked")
 
 
+class NodeMaintained(OpenOutput):
+    """The last maintenance of a node."""
+
+    at: str = Field(description="When, UTC")
+    packages: dict[str, str] = Field(description="Package → version, of all that were in a set of its group")
+    waiting: dict[str, str] = Field(description="Security updates that were not taken: package → why")
+    freed: int = Field(description="Bytes freed")
+    rebooted: str = Field(description="Why it was rebooted; empty where it was not")
+    due: str = Field(description="Why a reboot was due and not done; empty where none was")
+
+
 class StatusNode(OpenOutput):
     name: str
     group: str
@@ -62,6 +73,7 @@ class StatusNode(OpenOutput):
     upgrade: NodeUpgrade | None = Field(default=None, description="null where no upgrade is under way")
     quarantine: QuarantineOutput | None = Field(default=None, description="null where it is in none")
     replace: NodeReplacement | None = Field(default=None, description="null where its machine is not being replaced")
+    maintained: NodeMaintained | None = Field(default=None, description="null where it had no maintenance")
     bmc: StatusBmc | None = Field(default=None, description="null where it has no BMC, or nobody was asked")
     scheduler: StatusScheduler | None = Field(
         default=None, description="null where there is no scheduler, on a node that it does not know, or with --offline"

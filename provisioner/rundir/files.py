@@ -43,6 +43,10 @@ FILES = (
     RunFile(
         "upgrade.json", "the upgrade in progress, and what was rolled back", "shared", by_node=True, damaged="refused"
     ),
+    RunFile(
+        "maintenance.json", "the maintenance in progress, or the last one", "shared", by_node=True, damaged="refused"
+    ),
+    RunFile("maintained.json", "the last maintenance of each node", "shared", by_node=True, damaged="refused"),
     RunFile("acknowledged.json", "acknowledged warnings", "shared", damaged="refused"),
     RunFile("baseline.json", "what each node measured when it was saved as the baseline", "shared", damaged="refused"),
     RunFile(MEASURES, "what nodes measured in earlier runs", "if there is room", damaged="ignored"),

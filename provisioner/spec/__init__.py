@@ -22,6 +22,7 @@ from provisioner.common.errors import InputError, Problem
 from provisioner.spec import machine_types, private_key
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
+from provisioner.spec.maintenance import Maintenance
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
 from provisioner.spec.problems import (
     add_problems,
@@ -202,6 +203,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
         verify=spec.verify,
         scheduler=spec.scheduler,
         hooks=spec.hooks,
+        maintenance=spec.maintenance,
         state=spec.state,
         image=spec.image,
         whole=True,
@@ -219,6 +221,7 @@ def _draft_from(value: Any, folder: Path) -> Draft:
         verify=_part(Verify, value.get("verify", {})),
         scheduler=_part(Scheduler, value.get("scheduler", {})),
         hooks=_part(Hooks, value.get("hooks", {})),
+        maintenance=_part(Maintenance, value.get("maintenance", {})),
         image=_part(ImageRecipe, value["image"]) if value.get("image") else None,
         state=_one_of(_STATE, value["state"]) if "state" in value else LocalState(),
     )

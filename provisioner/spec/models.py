@@ -27,6 +27,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
+from provisioner.spec.maintenance import Maintenance
 from provisioner.spec.scheduler import Scheduler
 from provisioner.spec.site import LoginName
 from provisioner.spec.sites import AnySite
@@ -362,6 +363,9 @@ class ClusterSpec(Model):
         default=Quarantine(), description="How many nodes may be out of service for their verdict"
     )
     upgrade: Upgrade = Field(default=Upgrade(), description="How a running fleet is moved to a new lock")
+    maintenance: Maintenance = Field(
+        default=Maintenance(), description="When and how `gpuprov maintain` patches, cleans and reboots nodes"
+    )
     state: AnyState = Field(default=LocalState(), description="Where Terraform's state is kept")
     image: ImageRecipe | None = Field(
         default=None,

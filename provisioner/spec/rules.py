@@ -18,6 +18,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.suggest import did_you_mean
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe, ImageTarget
+from provisioner.spec.maintenance import Maintenance
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_machine import hardware, machine_for_each_site, machine_of_site
@@ -52,6 +53,7 @@ class Draft:
     verify: Verify | None = None
     scheduler: Scheduler | None = None
     hooks: Hooks | None = None
+    maintenance: Maintenance | None = None
     state: State | None = None
     image: ImageRecipe | None = None
     name: str = ""
@@ -260,6 +262,11 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         name = list(draft.groups)[-1]
         message = f"all groups together have {total:,} nodes, and one cluster has at most {MOST_NODES:,}"
         yield Finding(("groups", name, "count"), message, "split the fleet into several clusters")
+    if draft.maintenance is not None and draft.whole:
+        for number, name in enumerate(draft.maintenance.groups):
+            if name not in draft.groups:
+                hint = did_you_mean(name, draft.groups) or f"the file has {', '.join(draft.groups)}"
+                yield Finding(("maintenance", "groups", number), f"there is no group {name}", hint)
     if draft.verify is not None and draft.file is not None:
         for number, folder in enumerate(draft.verify.checks):
             if not (draft.file.parent / folder).is_dir():

@@ -15,7 +15,7 @@ from tests.simulation.simulation import Simulation
 
 __all__ = ["EVENTS", "happen"]  # those of damage.py and of this module
 
-DECIDE = ("quarantine.json", "applied.json", "upgrade.json", "replace.json", "ssh/pins.json")
+DECIDE = ("quarantine.json", "applied.json", "upgrade.json", "replace.json", "maintenance.json", "ssh/pins.json")
 """What decides of nodes: gpuprov says that it is damaged, and what to do."""
 HELP = (
     "intent.json", "inventory.yml", "shared.json", "holder.json", "ssh/config", "known_hosts", "cluster.yaml",

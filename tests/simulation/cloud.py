@@ -36,6 +36,8 @@ class Machine:
     """Whether jobs may run on it: it is recorded as proven, as the node that it is, or was until now."""
     removed_by: str = ""
     """Name of the command that has begun to remove it; empty: none has."""
+    patched: bool = False
+    """Whether `maintain` has installed the update that the archive has."""
     drifted: bool = False
     """Whether an older record was restored, which does not know what is installed; until the next roles."""
 

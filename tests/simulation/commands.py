@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from provisioner.cli import gc, json_output, lifecycle, quarantine, replace, spec, ssh, status, verify
+from provisioner.cli import gc, json_output, lifecycle, maintain, quarantine, replace, spec, ssh, status, verify
 from provisioner.cli.exit import ending_of
 from provisioner.common.errors import Exit
 from tests.simulation.processes import Process
@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, Call] = {
     "upgrade": lambda file, *flags: lifecycle.upgrade(
         file, yes=True, json_=True, again="--again" in flags, rollback_all="--rollback-all" in flags
     ),
+    "maintain": lambda file: maintain.maintain(file, at_once=True, yes=True, json_=True),
     "unlock": lifecycle.unlock,
     "replace": lambda file, *names: replace.replace(
         file,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provisioner.common.errors import Exit
-from provisioner.lifecycle.upgrade.journal import AT_REST
+from provisioner.lifecycle.rollout import AT_REST
 from tests.simulation import commands
 from tests.simulation.cloud import Machine
 from tests.simulation.host_contracts import HostContracts

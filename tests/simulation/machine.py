@@ -26,15 +26,18 @@ STEPS = 12
 """Rules in a history; its end adds some commands."""
 COMMANDS = (
     *(("up",),) * 6, *(("verify",),) * 2, *(("upgrade",),) * 3, ("upgrade", "--again"), ("upgrade", "--rollback-all"),
+    ("maintain",), ("maintain",),
     ("replace",), ("replace",), ("replace", "--even-if-healthy"), ("quarantine",), ("release",), ("down",), ("plan",),
     ("status",), ("unlock",), ("gc",), ("verify", "standard"), ("exec",),
 )  # fmt: skip
 """What people type, by how often they do."""
 NAMES_A_NODE = ("replace", "quarantine", "release")
-PROVE = (("up",), ("verify",), ("verify", "standard"), ("upgrade",), ("replace",))
+PROVE = (("up",), ("verify",), ("verify", "standard"), ("upgrade",), ("replace",), ("maintain",))
 """What ends with a verdict."""
 SLOW = (("up",), ("up",), ("upgrade",), ("down",), ("verify", "standard"), ("quarantine",), ("replace",))
-JOURNALS = (("upgrade",), ("upgrade",), ("quarantine",), ("replace",), ("replace", "--even-if-healthy"), ("up",))
+JOURNALS = (
+    ("upgrade",), ("upgrade",), ("quarantine",), ("replace",), ("replace", "--even-if-healthy"), ("up",), ("maintain",),
+)  # fmt: skip
 """What writes down how far it is."""
 LOST = (
     "book_damaged", "book_damaged", "book_removed", "helpful_file_damaged", "helpful_file_removed", "backup_restored",

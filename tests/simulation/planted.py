@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from provisioner.lifecycle import up, verifying
+from provisioner.lifecycle import rollout, up, verifying
+from provisioner.lifecycle.maintain.actions import MaintenanceActions
 from provisioner.lifecycle.quarantine import book
+from provisioner.lifecycle.rollout import Step
 from provisioner.lifecycle.sharing.lease import HOLDER, Lease
-from provisioner.lifecycle.upgrade import order
-from provisioner.lifecycle.upgrade.journal import Journal, Step
 from provisioner.machines.providers.state import Blob
 from provisioner.transport import keeper
 from tests.simulation.world import Remote
@@ -45,8 +45,8 @@ def record_too_late() -> contextlib.AbstractContextManager[Any]:
     """An upgrade writes down that it drains nodes after it has drained them."""
 
     def out_of_service(
-        journal: Journal, actions: order.Actions, save: Callable[[], None], batch: Sequence[str], during: Step, *,
-        done: Step, refused: Step,
+        journal: rollout.Rollout, actions: rollout.Actions, save: Callable[[], None], batch: Sequence[str],
+        during: Step, *, done: Step, refused: Step,
     ) -> None:  # fmt: skip
         del during
         bad = actions.drain(batch) if batch else {}
@@ -54,7 +54,12 @@ def record_too_late() -> contextlib.AbstractContextManager[Any]:
             journal.nodes[name].step = refused if name in bad else done
         save()
 
-    return mock.patch.object(order, "_out_of_service", out_of_service)
+    return mock.patch.object(rollout, "take_out_of_service", out_of_service)
+
+
+def drained_for_good() -> contextlib.AbstractContextManager[Any]:
+    """`maintain` that goes on takes a node for drained that a verdict has put back meanwhile."""
+    return mock.patch.object(MaintenanceActions, "is_drained", lambda *_: True)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ import filelock
 from provisioner.cli import exit as cli_exit
 from provisioner.cli import gc as cli_gc
 from provisioner.cli import lifecycle as cli_lifecycle
+from provisioner.cli import maintain as cli_maintain
 from provisioner.cli import replace as cli_replace
 from provisioner.common.errors import Diagnostic, ProviderError
 from provisioner.common.paths import ClusterPaths
@@ -36,6 +37,8 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
 from provisioner.lifecycle import machines as site_machines
+from provisioner.lifecycle.maintain import node_work
+from provisioner.lifecycle.maintain.node_work import Look, Reboot, Work
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sharing import lease, shared_files
 from provisioner.machines import existing, terraform_machines
@@ -75,6 +78,7 @@ from tests.simulation.world import Remote, World
 GOOD = CheckResult("gpu.count", "fatal", "pass", "none")
 WORKS = CheckResult("load.completes", "fatal", "pass", "none")
 NOT_ASKED = CheckResult("load.completes", "fatal", "skip", "none", message="needs level standard")
+UP_TO_DATE = Reboot(reasons=[], blocked="")
 BAD = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 GPUs instead of 8")
 
 
@@ -484,6 +488,64 @@ class Seams:
         if not is_announced and machine.known_as not in self.world.process.condemned:
             self.world.broken(f"{node.name}, which was proven, is changed and no question said so")
 
+    # maintenance
+
+    def _patching(self, paths: ClusterPaths, node: Node, deed: str, work: Callable[[Machine], None]) -> str:
+        """Do something on a node as one effect; why it did not work."""
+        machine, failed = self.machine_of(paths.root, node), ProviderError("ssh: connection lost", where=node.name)
+
+        def act() -> None:
+            if machine is None:
+                raise failed
+            work(machine)
+
+        try:
+            self.world.processes.effect("node", f"{deed} {node.name}", act, refusal=lambda: failed)
+        except ProviderError as error:
+            return str(error.message)
+        return ""
+
+    def look(self, cluster: Cluster, requests: Any, nodes: Sequence[Node]) -> dict[str, Look | str]:
+        """The archive has one update for every machine, which needs a reboot."""
+        answers: dict[str, Look | str] = {}
+        for node in nodes:
+
+            def ask(machine: Machine, node: Node = node) -> None:
+                packages = {} if machine.patched else {"ssl": "2"}
+                answers[node.name] = Look(packages=packages, waiting={}, freeable={}, reboot=UP_TO_DATE)
+
+            if reason := self._patching(cluster.paths, node, "look at", ask):
+                answers[node.name] = reason
+        return answers
+
+    def maintain(self, cluster: Cluster, requests: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str, Work | str]:
+        answers: dict[str, Work | str] = {}
+        for node in nodes:
+            packages = requests[node.name]["packages"]
+
+            def install(machine: Machine, node: Node = node, packages: dict[str, str] = packages) -> None:
+                self._untouched(cluster, node, machine)
+                self.world.process.changes += 1
+                reboot = Reboot(reasons=["/run/reboot-required"], blocked="") if not machine.patched else UP_TO_DATE
+                machine.patched = machine.patched or bool(packages)
+                answers[node.name] = Work(installed=packages, present=packages, missing=[], freed={}, reboot=reboot)
+
+            if reason := self._patching(cluster.paths, node, "patch", install):
+                answers[node.name] = reason
+        return answers
+
+    def _untouched(self, cluster: Cluster, node: Node, machine: Machine) -> None:
+        """A machine in use is maintained out of service alone."""
+        drained = node.name in self.world.drained or node.name in self.world.lost_holds
+        if machine.in_use and cluster.spec.hooks.drain and not drained:
+            self.world.broken(f"{node.name} is maintained and was not drained")
+
+    def reboot(self, cluster: Cluster, node: Node, stage: str) -> None:
+        if reason := self._patching(
+            cluster.paths, node, "reboot", lambda machine: self._untouched(cluster, node, machine)
+        ):
+            raise ProviderError(reason, where=node.name)
+
     # verifying
 
     def verify(
@@ -631,7 +693,10 @@ def installed(world: World) -> Iterator[None]:
         (remote_exec, "subprocess", sessions(lambda node, argv: seams._reached(node, argv)[1])),
         (remote_exec, "ThreadPoolExecutor", Inline),
         (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
-        (second_boot, "ThreadPoolExecutor", Inline),
+        (second_boot, "ThreadPoolExecutor", Inline), (second_boot, "reboot", seams.reboot),
+        (second_boot, "gpu_holders", lambda *_: {}),
+        (node_work, "look", seams.look), (node_work, "work", seams.maintain),
+        (cli_maintain, "confirmed", seams.confirmed),
         (existing, "ThreadPoolExecutor", Inline), (existing, "_call", seams.host_ssh.call),
         (baremetal, "ThreadPoolExecutor", Inline), (baremetal, "_silence", seams.host_ssh.silence),
         (known_hosts, "_keys_of", keys_in), (private_key, "problem", lambda _: None),

@@ -16,7 +16,8 @@ from tests.simulation.hosts import Host
 from tests.simulation.world import World
 
 PROMISES = (
-    "nodes.json", "quarantine.json", "applied.json", "upgrade.json", "replace.json", "sites/*/provider",
+    "nodes.json", "quarantine.json", "applied.json", "upgrade.json", "replace.json", "maintenance.json",
+    "sites/*/provider",
     "sites/*/site.json", "sites/*/capacity.json", "sites/*/terraform.tfstate",
 )  # fmt: skip
 """Files that a refused command leaves as they were."""

@@ -11,9 +11,10 @@ from provisioner.common.text import counted
 from provisioner.lifecycle import baselines, configuring, hooks, machines, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.rollout import DRAINED
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.lifecycle.upgrade.journal import DRAINED, Journal
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, Release, release_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NodeActions:
-    """order.Actions on real nodes."""
+    """rollout.Actions on real nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node], run_dir: Path) -> None:
         self.cluster = cluster

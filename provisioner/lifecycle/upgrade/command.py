@@ -12,6 +12,7 @@ from pathlib import Path
 from provisioner.common.errors import Exit, GpuprovError
 from provisioner.common.text import counted
 from provisioner.lifecycle import diff, locking, machines
+from provisioner.lifecycle.rollout import Step, Stopped
 from provisioner.lifecycle.run_snapshot import RunSnapshot
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.sites import together
@@ -24,7 +25,7 @@ from provisioner.lifecycle.upgrade.actions import (
     leave_the_bad,
     leave_the_quarantined,
 )
-from provisioner.lifecycle.upgrade.journal import Journal, Step
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.machines.terraform.binary import Binary
 from provisioner.output.upgrade import UpgradeNode, UpgradeOutput
 from provisioner.plan.models import build_plan
@@ -138,7 +139,7 @@ def _move(cluster: Cluster, journal: Journal, actions: NodeActions, options: Opt
         leave_the_bad(journal, actions)
     try:
         order.run(journal, actions, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
-    except order.Stopped as error:
+    except Stopped as error:
         return str(error)
     return ""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic.dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
 from provisioner.common.text import counted, few
 from provisioner.lifecycle import diff
+from provisioner.lifecycle.rollout import Rollout
 from provisioner.output.status import NodeUpgrade
 from provisioner.rundir import records
 from provisioner.rundir.release import Ledger, assigned_releases, identity, release_of
@@ -25,74 +26,23 @@ if TYPE_CHECKING:
     from provisioner.rundir.release import Release
     from provisioner.stack.models import Lock
 
-Step = Literal[
-    "waiting", "draining", "drained", "proven", "moved", "leaving", "failed", "back", "rolled-back", "left", "stuck"
-]  # fmt: skip
-"""waiting for its turn; draining: the hook is running; drained: out of service, being configured; proven: healthy with
-the new lock, not yet in service; moved: in service with it; leaving: being drained for the way back; failed: out of
-service, to be brought back; back: healthy with the old lock, not yet in service; rolled-back: in service with the old
-lock; left: not touched; stuck: neither lock could be proven on it, it stays out of service."""
-
-AT_REST: tuple[Step, ...] = ("waiting", "moved", "rolled-back", "left")
-"""Steps of a node that is in service."""
-
-DRAINED: tuple[Step, ...] = ("drained", "failed")
-"""Steps of a node that is drained: the drain command worked, and no resume command was run since. At the other steps it
-may be in service, because a command was cut off."""
-
-Phase = Literal["moving", "rolling-back", "done", "rolled-back"]
-BUSY = ("moving", "rolling-back")
-
 
 @dataclass(config=records.STRICT, slots=True)
-class Place:
-    """Where one node is. `source` is the release that it came from; `reason` says why where something went wrong.
-    `begun`: an upgrade before had begun to move it, so that what it runs may not be what the ledger says."""
-
-    source: str
-    step: Step = "waiting"
-    reason: str = ""
-    begun: bool = False
-
-
-@dataclass(config=records.STRICT, slots=True)
-class Journal:
-    """One upgrade. `to` and `source` are ids of releases (applied.Release); `failed` has every release that was rolled
-    back on this cluster, with the reason, and outlives the upgrade."""
+class Journal(Rollout):
+    """One upgrade. `to` and the nodes' `source` are ids of releases (applied.Release); `failed` has every release that
+    was rolled back on this cluster, with the reason, and outlives the upgrade."""
 
     FILE: ClassVar[str] = "upgrade.json"
     REPAIR: ClassVar[str] = (
         "check with `gpuprov status` which nodes are out of service, put them back, then remove the file"
     )
 
-    to: str = ""
-    phase: Phase = "done"
-    batch: int = 1
-    reason: str = ""
     rollback_all: bool = False
-    nodes: dict[str, Place] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def busy(self) -> bool:
-        return self.phase in BUSY
-
-    def at(self, *steps: Step) -> list[str]:
-        """Nodes at one of these steps, in the order of their turn."""
-        return [name for name, position in self.nodes.items() if position.step in steps]
-
-    def out_of_service(self) -> list[str]:
-        """Nodes that are drained, or may be."""
-        return [name for name, position in self.nodes.items() if position.step not in AT_REST]
 
     def needs(self) -> set[str]:
         """Releases that must stay to be had."""
         return {release for release in (self.to, *(p.source for p in self.nodes.values())) if release}
-
-    def forget(self, nodes: Collection[Node]) -> None:
-        """Leave nodes out that have no machine any more."""
-        names = {node.name for node in nodes}
-        self.nodes = {name: position for name, position in self.nodes.items() if name in names}
 
     def save(self, paths: ClusterPaths) -> None:
         records.save(paths, self)

@@ -13,6 +13,7 @@ from provisioner.common.events import Event
 from provisioner.common.paths import ERRORED, MADE_BY, STATE, private_dir
 from provisioner.lifecycle import down
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.stack.models import Lock
@@ -58,7 +59,7 @@ def test_an_upgrade_is_ended_before_its_nodes_are_resumed(
     cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (node,) = cluster.nodes()
-    upgrade_journal.Journal("b", "moving", nodes={node.name: upgrade_journal.Place("a", "drained")}).save(cluster.paths)
+    upgrade_journal.Journal("b", "moving", nodes={node.name: Place("a", "drained")}).save(cluster.paths)
     records: list[tuple[bool, list[str]]] = []
 
     def forget(cluster: Cluster) -> None:

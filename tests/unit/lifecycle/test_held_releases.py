@@ -10,9 +10,10 @@ import pytest
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle import configuring
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, identity, release_of

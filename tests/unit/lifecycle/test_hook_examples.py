@@ -105,7 +105,7 @@ def test_slurm_there_and_back_each_twice(slurm: Desk) -> None:
         assert slurm.calls() == expected
 
 
-@pytest.mark.parametrize("action", ["replace", "upgrade"])
+@pytest.mark.parametrize("action", ["replace", "upgrade", "maintain"])
 def test_slurm_waits_for_jobs_before_the_machine_is_changed(action: hooks.Action, slurm: Desk) -> None:
     slurm.write(jobs="4711 train\n")
     assert slurm.run("drain", action) == {}

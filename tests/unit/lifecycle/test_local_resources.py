@@ -19,9 +19,10 @@ from provisioner.common.paths import private_dir
 from provisioner.common.preflight import Finding
 from provisioner.lifecycle import hooks, local_resources, machines, preflight
 from provisioner.lifecycle.quarantine.book import Book, Entry
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.sharing import shared_files
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node

@@ -13,9 +13,10 @@ from provisioner.common.paths import private_dir
 from provisioner.lifecycle import neighbours, verifying
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace.journal import Journal as Replacement
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger

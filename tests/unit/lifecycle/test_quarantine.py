@@ -21,10 +21,11 @@ from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.lifecycle.quarantine.rules import UNREACHED, Decision, decide
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_quarantined
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.spec.models import Quarantine

@@ -9,11 +9,12 @@ import pytest
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.up import waiting
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import ANOTHER_RELEASE, Ledger, changes, identity, same

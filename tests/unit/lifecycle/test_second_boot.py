@@ -133,7 +133,8 @@ def test_who_does_not_come_back_is_not_healthy(second: NodeReport, failed: dict[
 
 
 def test_one_that_does_not_answer_does_not_keep_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def back(_: Cluster, node: Node) -> None:
+    def back(_: Cluster, node: Node, stage: str) -> None:
+        assert stage == "verify"
         if node.name == "train-1":
             raise GpuprovError("it does not answer", where=node.name)
 

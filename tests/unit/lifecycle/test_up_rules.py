@@ -18,6 +18,7 @@ from provisioner.lifecycle import configuring, up, verifying
 from provisioner.lifecycle.configuring import ReconcileResult
 from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
@@ -104,7 +105,7 @@ def test_nothing_is_made_while_an_upgrade_is_in_progress(file: Cluster, world: W
     run_up(file)
     world.machines.clear()
     fleet.save(file.paths, file.nodes()[:1])
-    Journal(to="b", phase="moving", nodes={"train-0": upgrade_journal.Place("a")}).save(file.paths)
+    Journal(to="b", phase="moving", nodes={"train-0": Place("a")}).save(file.paths)
     with pytest.raises(GpuprovError, match="an upgrade is in progress"):
         run_up(file)
     assert world.machines == {}

@@ -13,6 +13,7 @@ import pytest
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths
+from provisioner.lifecycle import rollout
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.command import batch_size
@@ -216,7 +217,7 @@ def test_one_that_does_not_on_the_way_back_keeps_the_new_lock() -> None:
 def test_a_node_that_is_not_put_back_into_service_stops_everything() -> None:
     nodes = fleet(4, refuses=["resume n-0"])
     state = journal(nodes)
-    with pytest.raises(order.Stopped, match="n-0: proven, but not put back"):
+    with pytest.raises(rollout.Stopped, match="n-0: proven, but not put back"):
         go(nodes, state)
     assert (state.phase, state.nodes["n-0"].step) == ("moving", "proven")
     assert nodes.runs["n-1"] == OLD

@@ -11,12 +11,13 @@ import pytest
 from provisioner.common.errors import Exit, GpuprovError
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle import diff
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.upgrade import command
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.lifecycle.upgrade.command import Options, Upgrade
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.machines.providers import capacity
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node

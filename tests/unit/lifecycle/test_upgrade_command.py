@@ -15,15 +15,17 @@ import pytest
 from provisioner.common.errors import Exit, GpuprovError, ProviderError
 from provisioner.common.events import Event
 from provisioner.common.paths import private_dir
+from provisioner.lifecycle import rollout
 from provisioner.lifecycle.machines import Made
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.rollout import Place
 from provisioner.lifecycle.session import Cluster, open_cluster
-from provisioner.lifecycle.upgrade import actions, command, order
+from provisioner.lifecycle.upgrade import actions, command
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.lifecycle.upgrade.command import Options, Upgrade, batch_size, document, summary, upgrade
-from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.machines.base import Planned
 from provisioner.rundir import fleet
 from provisioner.rundir.release import Ledger, identity
@@ -232,7 +234,7 @@ def stopped(cluster: Cluster, world: World) -> Upgrade:
 
 def test_an_upgrade_that_stopped_goes_on_where_it_was(cluster: Cluster, world: World) -> None:
     done = stopped(cluster, world)
-    assert (done.ok, summary(done)) == (False, f"stopped: train-0: {order.NOT_RESUMED}the hook failed")
+    assert (done.ok, summary(done)) == (False, f"stopped: train-0: {rollout.NOT_RESUMED}the hook failed")
     assert run(cluster, world, batch=2).ok
     assert world.asked == [(NAMES, 2, ["train-1"])]
     batch = "train-1 train-2"

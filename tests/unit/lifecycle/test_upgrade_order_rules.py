@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from provisioner.lifecycle import rollout
+from provisioner.lifecycle.rollout import Place, Step
 from provisioner.lifecycle.upgrade import order
-from provisioner.lifecycle.upgrade.journal import Journal, Place, Step
+from provisioner.lifecycle.upgrade.journal import Journal
 from tests.unit.lifecycle.test_upgrade import NEW, OLD, Fleet, fleet, go, journal, names
 
 
@@ -84,16 +86,16 @@ def test_a_node_that_cannot_be_brought_back_is_stuck_and_told() -> None:
 def test_a_node_that_cannot_be_drained_is_left_out_and_told() -> None:
     nodes = reported(fleet(2, refuses=["drain n-0"]))
     state = go(nodes, journal(nodes))
-    assert (state.nodes["n-0"].step, state.nodes["n-0"].reason) == ("left", f"{order.NOT_DRAINED}jobs run on it")
-    assert f"warning n-0: skipped: {order.NOT_DRAINED}jobs run on it" in nodes.alarms
+    assert (state.nodes["n-0"].step, state.nodes["n-0"].reason) == ("left", f"{rollout.NOT_DRAINED}jobs run on it")
+    assert f"warning n-0: skipped: {rollout.NOT_DRAINED}jobs run on it" in nodes.alarms
 
 
 def test_a_node_that_is_put_back_at_last_has_no_reason_any_more() -> None:
     nodes = fleet(1, refuses=["resume n-0"])
     state = journal(nodes)
-    with pytest.raises(order.Stopped, match=f"n-0: {order.NOT_RESUMED}no such node"):
+    with pytest.raises(rollout.Stopped, match=f"n-0: {rollout.NOT_RESUMED}no such node"):
         go(nodes, state)
-    assert (state.nodes["n-0"].step, state.nodes["n-0"].reason) == ("proven", f"{order.NOT_RESUMED}no such node")
+    assert (state.nodes["n-0"].step, state.nodes["n-0"].reason) == ("proven", f"{rollout.NOT_RESUMED}no such node")
     nodes.refuses = frozenset()
     go(nodes, state)
     assert (state.nodes["n-0"].step, state.nodes["n-0"].reason) == ("moved", "")
@@ -142,7 +144,7 @@ def followed(nodes: Fleet, state: Journal) -> Written:
     def save() -> None:
         watched.written = copy.deepcopy(state)
 
-    with contextlib.suppress(order.Stopped):
+    with contextlib.suppress(rollout.Stopped):
         go(watched, state, save)
     assert watched.written == state, "the end is written"
     return watched
@@ -193,4 +195,4 @@ def test_a_drain_that_was_cut_off_is_done_again(step: Step) -> None:
 
 def test_a_stop_is_written() -> None:
     nodes = fleet(2, refuses=["resume n-0"])
-    assert followed(nodes, journal(nodes)).written.nodes["n-0"].reason == f"{order.NOT_RESUMED}no such node"
+    assert followed(nodes, journal(nodes)).written.nodes["n-0"].reason == f"{rollout.NOT_RESUMED}no such node"

@@ -10,12 +10,13 @@ import pytest
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import ClusterPaths, private_dir
 from provisioner.lifecycle import acknowledgements, baselines
+from provisioner.lifecycle.maintain import journal as maintenance_journal
 from provisioner.lifecycle.quarantine import book
 from provisioner.lifecycle.replace.journal import Journal as ReplaceJournal
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.journal import Journal
 from provisioner.machines.providers.capacity import Choices
-from provisioner.rundir import fleet, intent, node_state, records
+from provisioner.rundir import fleet, intent, maintained, node_state, records
 from provisioner.rundir.files import FILES
 from provisioner.rundir.release import Ledger
 from provisioner.transport import ssh_pins
@@ -29,6 +30,8 @@ READERS: dict[str, Callable[[ClusterPaths], object]] = {
     "quarantine.json": book.load,
     "replace.json": lambda paths: records.load(paths, ReplaceJournal),
     "upgrade.json": upgrade_journal.load,
+    "maintenance.json": maintenance_journal.load,
+    "maintained.json": maintained.load,
     "acknowledged.json": acknowledgements.load,
     "baseline.json": baselines.load,
     "ssh/pins.json": ssh_pins.load_pins,

@@ -1,0 +1,1 @@
+"""Patches, clean-up and reboots of a running fleet, in a window."""
