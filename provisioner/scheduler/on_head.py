@@ -46,7 +46,9 @@ def call(*command: str) -> str:
     """What it prints. Raises Refused."""
     environment = dict(os.environ, LC_ALL="C", SLURM_TIME_FORMAT="standard")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{command[0]}: {error}") from error
     if done.returncode:

@@ -28,7 +28,7 @@ def systemctl(*arguments: str) -> None:
     """Raises Failed."""
     try:
         done = subprocess.run(
-            ["systemctl", *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            ["systemctl", *arguments], capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(f"systemctl {' '.join(arguments)}: {error}") from error

@@ -81,7 +81,9 @@ def main(arguments: list[str]) -> int:
     if (state["comment"], state["at"] if state["comment"] else 0) != (earlier.get("comment"), earlier.get("told", 0)):
         node = os.environ["SLURMD_NODENAME"]
         command = ["scontrol", "update", f"nodename={node}", f"comment={state['comment']}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False
+        )
         if done.returncode:
             print(done.stderr.strip(), file=sys.stderr)
             return 1
