@@ -80,8 +80,7 @@ def expected_of(
         shared=shared,
         image=image,
     )
-    units = prometheus.UNITS if name in plan.spec.monitoring.heads else ()
-    return replace(expected, units=(*(expected.units or ()), *units))
+    return replace(expected, units=(*(expected.units or ()), *prometheus.head_units(group, plan)))
 
 
 def _image(plan: Plan, node: Node) -> str | None:
