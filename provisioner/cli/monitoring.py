@@ -19,9 +19,10 @@ from provisioner.common.text import counted, few
 if TYPE_CHECKING:
     from provisioner.lifecycle.session import Cluster
     from provisioner.output.monitoring import FaultAlerts, MonitoringTestOutput
+    from provisioner.rundir.fleet import Node
 
 app = typer.Typer(
-    help="Prometheus and Alertmanager of head nodes; rules, targets and dashboards for your own.",
+    help="Prometheus, Alertmanager and Grafana of head nodes; rules, targets and dashboards for your own.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -30,7 +31,7 @@ app = typer.Typer(
 
 @app.callback()
 def monitoring() -> None:
-    """Prometheus and Alertmanager of head nodes; rules, targets and dashboards for your own."""
+    """Prometheus, Alertmanager and Grafana of head nodes; rules, targets and dashboards for your own."""
 
 
 @app.command()
@@ -109,24 +110,36 @@ def open_(
     head: Annotated[
         str | None, typer.Option("--head", metavar="GROUP", help="The group that runs it, where several do.")
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1024, max=65_000, metavar="PORT",
+            help="Port of this computer for Prometheus; the others get those after it.",
+        ),
+    ] = None,
     sandbox: Sandbox = None,
-) -> None:
-    """Lead ports of this computer to Prometheus and Alertmanager of a head node, through ssh, until Ctrl-C."""
+) -> None:  # fmt: skip
+    """Lead ports of this computer to the servers of a head node, through ssh, until Ctrl-C."""
     from provisioner.lifecycle.session import open_cluster
-    from provisioner.plan.roles.prometheus import ALERTMANAGER_PORT, PROMETHEUS_PORT
+    from provisioner.plan.roles.prometheus import ALERTMANAGER_PORT, GRAFANA_PORT, PROMETHEUS_PORT
     from provisioner.transport.tunnel import LOOPBACK, tunnel
 
     cluster = open_cluster(file, sandbox=sandbox)
     node = _head_node(cluster, head)
-    with tunnel(cluster.paths, node, [PROMETHEUS_PORT, ALERTMANAGER_PORT]) as (prometheus, alertmanager):
-        typer.echo(f"Prometheus of {node}: http://{LOOPBACK}:{prometheus}")
-        typer.echo(f"Alertmanager: http://{LOOPBACK}:{alertmanager}")
-        typer.echo("Ctrl-C ends the connection")
+    programs = {f"Prometheus of {node.name}": PROMETHEUS_PORT, "Alertmanager": ALERTMANAGER_PORT}
+    if cluster.spec.monitoring.has_grafana(node.group):
+        programs["Grafana"] = GRAFANA_PORT
+    with tunnel(cluster.paths, node.name, [*programs.values()], port) as local_ports:
+        for (program, default_port), local_port in zip(programs.items(), local_ports, strict=True):
+            typer.echo(f"{program}: http://{LOOPBACK}:{local_port}")
+            if port is None and local_port != default_port:
+                typer.echo(f"port {default_port} of this computer is in use; --port PORT chooses another", err=True)
         with contextlib.suppress(KeyboardInterrupt):
+            typer.echo("Ctrl-C ends the connection")
             threading.Event().wait()
 
 
-def _head_node(cluster: Cluster, group: str | None) -> str:
+def _head_node(cluster: Cluster, group: str | None) -> Node:
     """The node that runs Prometheus. Raises GpuprovError where there is none, or which of several is not told."""
     heads = cluster.spec.monitoring.heads
     location = str(cluster.paths.spec)
@@ -143,7 +156,7 @@ def _head_node(cluster: Cluster, group: str | None) -> str:
     node = next((node for node in cluster.nodes() if node.group == requested), None)
     if node is None:
         raise GpuprovError(f"group {requested} has no machine yet", where=location, hint="`gpuprov up` makes it")
-    return node.name
+    return node
 
 
 def _print_alerts(result: MonitoringTestOutput) -> None:

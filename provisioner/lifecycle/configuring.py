@@ -22,6 +22,7 @@ from provisioner.rundir.release import Ledger, Release
 if TYPE_CHECKING:
     from provisioner.configure.drift import DesiredState, Difference, Pass
     from provisioner.configure.run import Outcome
+    from provisioner.monitoring.head import HeadArchive
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.parsers.stamp import RoleStamp
     from provisioner.verify.subject import Subject
@@ -50,9 +51,20 @@ class ReconcileResult:
         return node not in self.failed and not any(d.mended for d in self.drift.get(node, ()))
 
 
-def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, the file
-    systems that Terraform has made, what head nodes run."""
+def head_archives(cluster: Cluster) -> dict[str, HeadArchive]:
+    """Group of head nodes → the files of what they run."""
+    if not cluster.spec.monitoring.heads:
+        return {}
+    from provisioner.monitoring import head
+
+    return head.archives(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
+
+
+def role_variables(
+    cluster: Cluster, releases: Mapping[str, Release], archives: Mapping[str, HeadArchive] | None = None
+) -> dict[str, Any]:
+    """What the roles are told beside the inventory's groups: when blocks end, the sandbox's mirror, and the file
+    systems that Terraform has made, what head nodes run. `archives`: of `head_archives`, where the caller has them."""
     variables = block_ends.variables(cluster)
     for release in releases.values():
         for site in release.plan.sites():
@@ -62,7 +74,8 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
     if cluster.spec.monitoring.heads:
         from provisioner.monitoring import head
 
-        variables |= head.variables(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
+        archives = head_archives(cluster) if archives is None else archives
+        variables |= head.variables(cluster.spec, cluster.paths, archives)
     if cluster.spec.scheduler.slurm is not None:
         from provisioner.scheduler import slurm_files
 
@@ -117,7 +130,8 @@ class _Reconciliation:
     ) -> None:  # fmt: skip
         self._cluster, self._nodes, self._releases, self._run_dir = cluster, nodes, releases, run_dir
         self._subjects = subjects_of(cluster, nodes, releases)
-        self._variables = role_variables(cluster, releases)
+        self._head_archives = head_archives(cluster)
+        self._variables = role_variables(cluster, releases, self._head_archives)
         self._desired = desired_states(nodes, releases, self._subjects, self._variables)
         self._settled = proven(cluster, nodes, releases)
         self._bundles: dict[str, Bundle] = {}
@@ -166,8 +180,8 @@ class _Reconciliation:
             working = [node for node in drifted if index == 0 or node.name not in self._result.failed]
             if working:
                 _configure(
-                    self._cluster, self._nodes, working, self._releases, self._variables, self._run_dir, self._result,
-                    role_pass,
+                    self._cluster, self._nodes, working, self._releases, self._variables, self._head_archives,
+                    self._run_dir, self._result, role_pass,
                 )  # fmt: skip
         names = {node.name for node in drifted}
         doing = f"comparing {counted(len(drifted), 'configured node')} with the lock"
@@ -238,19 +252,13 @@ def look(
     return collect(targets, requests, events=cluster.events, stage="configure")
 
 
-def _write_head_files(cluster: Cluster) -> None:
-    if cluster.spec.monitoring.heads:
-        from provisioner.monitoring import head
-
-        head.write(cluster.spec, cluster.nodes(), cluster.paths, simulated=cluster.sandbox)
-
-
 def _configure(
     cluster: Cluster,
     nodes: Sequence[Node],
     drifted: Sequence[Node],
     releases: Mapping[str, Release],
     variables: dict[str, Any],
+    archives: Mapping[str, HeadArchive],
     run_dir: Path,
     result: ReconcileResult,
     run: Pass,
@@ -258,6 +266,11 @@ def _configure(
     """Run the roles, once for each release; what failed is noted, not raised."""
     from provisioner.configure import inventory, stamps
     from provisioner.configure.run import configure
+
+    if archives:
+        from provisioner.monitoring import head
+
+        head.write(archives)
 
     result.configured = tuple(dict.fromkeys([*result.configured, *(node.name for node in drifted)]))
     for release in {releases[node.name].id: releases[node.name] for node in drifted}.values():
@@ -269,7 +282,6 @@ def _configure(
         theirs = _held_to(cluster, release, nodes, releases)
         known = {group.name: stamps.desired(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
-        _write_head_files(cluster)
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
         applying = frozenset(role for node in release_nodes for role in known[node.group])  # to skip a task costs, too
         these = run._replace(roles=run.roles or applying)
@@ -292,9 +304,10 @@ def update_heads(
     heads = [n for n in cluster.nodes() if n.name in releases and n.site in sites]
     result = ReconcileResult([], {})
     if heads:
-        variables = role_variables(cluster, releases)
+        archives = head_archives(cluster)
+        variables = role_variables(cluster, releases, archives)
         roles = Pass(frozenset({"prometheus", "slurm_controller"}), "configure")
-        _configure(cluster, heads, heads, releases, variables, run_dir, result, roles)
+        _configure(cluster, heads, heads, releases, variables, archives, run_dir, result, roles)
     return result.failed
 
 

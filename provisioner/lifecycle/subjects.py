@@ -80,8 +80,8 @@ def expected_of(
         shared=shared,
         image=image,
     )
-    units = prometheus.UNITS if name in plan.spec.monitoring.heads else ()
-    return replace(expected, units=(*(expected.units or ()), *units, *slurm_controller.units_of(name, plan)))
+    units = (*prometheus.head_units(group, plan), *slurm_controller.units_of(name, plan))
+    return replace(expected, units=(*(expected.units or ()), *units))
 
 
 def _image(plan: Plan, node: Node) -> str | None:

@@ -1,4 +1,4 @@
-"""What the Prometheus of a head node gets: configuration, rules, and the nodes of its site as targets.
+"""What a head node gets: Prometheus' configuration, rules, and the nodes of its site as targets; Grafana's dashboards.
 
 All of it is JSON, which is YAML, too: it is made anew by each `up`, and JSON is written in a tenth of the time.
 """
@@ -11,10 +11,10 @@ import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.common.paths import ClusterPaths, private_dir, write_whole
-from provisioner.monitoring import rules, server_config
+from provisioner.monitoring import grafana_config, rules, server_config
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.targets import targets
 from provisioner.rundir.fleet import Node
@@ -25,7 +25,26 @@ FOLDER = "monitoring"
 """Of the run directory (rundir/files.py)."""
 
 
-def variables(spec: ClusterSpec, nodes: Sequence[Node], paths: ClusterPaths, *, simulated: bool) -> dict[str, Any]:
+class HeadArchive(NamedTuple):
+    """The files of one head node as a tar, and where it lies on this computer."""
+
+    file: Path
+    content: bytes
+
+
+def archives(
+    spec: ClusterSpec, nodes: Sequence[Node], paths: ClusterPaths, *, simulated: bool
+) -> dict[str, HeadArchive]:
+    """Group of a head node → its archive. Nothing is written."""
+    return {
+        group: HeadArchive(
+            paths.root / FOLDER / f"{group}.tar", _archive(files(spec, nodes, group, simulated=simulated))
+        )
+        for group in spec.monitoring.heads
+    }
+
+
+def variables(spec: ClusterSpec, paths: ClusterPaths, head_archives: Mapping[str, HeadArchive]) -> dict[str, Any]:
     """`gpuprov_prometheus` for the roles: group of a head node → what it runs. Nothing is written. Raises GpuprovError
     where the file of receivers is not what it has to be."""
     prometheus = spec.monitoring.prometheus
@@ -35,34 +54,34 @@ def variables(spec: ClusterSpec, nodes: Sequence[Node], paths: ClusterPaths, *, 
         receivers.read(file)
     settings = {
         "retention": prometheus.retention,
+        "retention_size": prometheus.retention_size,
         "receivers": str(file) if file else None,
         "receivers_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
     }
     return {
         "gpuprov_prometheus": {
             group: {
-                "archive": str(_archive_file(paths, group)),
-                "sha256": hashlib.sha256(archive(spec, nodes, group, simulated=simulated)).hexdigest(),
+                "archive": str(head_archive.file),
+                "sha256": hashlib.sha256(head_archive.content).hexdigest(),
                 **settings,
             }
-            for group in spec.monitoring.heads
+            for group, head_archive in head_archives.items()
         }
     }
 
 
-def write(spec: ClusterSpec, nodes: Sequence[Node], paths: ClusterPaths, *, simulated: bool) -> None:
+def write(head_archives: Mapping[str, HeadArchive]) -> None:
     """Write the archives that `variables` names."""
-    for group in spec.monitoring.heads:
-        file = _archive_file(paths, group)
-        private_dir(file.parent)
-        write_whole(file, archive(spec, nodes, group, simulated=simulated))
+    for head_archive in head_archives.values():
+        private_dir(head_archive.file.parent)
+        write_whole(head_archive.file, head_archive.content)
 
 
-def archive(spec: ClusterSpec, nodes: Sequence[Node], group: str, *, simulated: bool) -> bytes:
-    """The files as a tar; the same input gives the same bytes."""
+def _archive(documents: Mapping[str, Any]) -> bytes:
+    """Documents as files of a tar; the same input gives the same bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, document in sorted(files(spec, nodes, group, simulated=simulated).items()):
+        for name, document in sorted(documents.items()):
             content = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -71,24 +90,24 @@ def archive(spec: ClusterSpec, nodes: Sequence[Node], group: str, *, simulated: 
 
 
 def files(spec: ClusterSpec, nodes: Sequence[Node], group: str, *, simulated: bool) -> Mapping[str, Any]:
-    """Path below the folder of Prometheus → document, for the head node of that group: it watches its own site, whose
+    """Program and path below its folder → document, for the head node of that group: it watches its own site, whose
     private addresses it reaches."""
     site = spec.site_of(group)
     local_nodes = [node for node in nodes if node.site == site]
     fleet = watched_fleet(spec, local_nodes, simulated=simulated)
-    return {
+    documents = {
         "prometheus.yml": server_config.prometheus(),
         "alertmanager.yml": server_config.alertmanager(),
         **dict(_rule_files(fleet)),
         **{f"targets/{job}-{fleet.cluster}.json": rows for job, rows in targets(fleet, local_nodes).items()},
     }
+    result = {f"prometheus/{name}": document for name, document in documents.items()}
+    if spec.monitoring.has_grafana(group):
+        result |= {f"grafana/{name}": document for name, document in grafana_config.files().items()}
+    return result
 
 
 def _rule_files(fleet: WatchedFleet) -> Iterator[tuple[str, Any]]:
     if fleet.groups:
         for rule_group in rules.rule_groups(fleet):
             yield f"rules/{rule_group.name}.yml", rules.document(rule_group)
-
-
-def _archive_file(paths: ClusterPaths, group: str) -> Path:
-    return paths.root / FOLDER / f"{group}.tar"

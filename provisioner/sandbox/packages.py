@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from provisioner.sandbox import network_packages as network
 from provisioner.sandbox.deb import Deb, File
 from provisioner.sandbox.package_files import LIBRARIES, Content, fact, placeholder, program, programs, unit, upstream
+from provisioner.sandbox.sources import unit_file
 from provisioner.stack.models import Package
 
 
@@ -174,6 +175,24 @@ def _exporter(version: str, _architecture: str) -> Content:
     return Content("DCGM exporter", files | unit("nvidia-dcgm-exporter.service"))
 
 
+def _grafana(version: str, _architecture: str) -> Content:
+    """Its postinst makes the user and starts nothing, as the real one."""
+    files = {
+        "usr/share/grafana/bin/grafana": program("grafana", version),
+        "usr/sbin/grafana-server": File(b'#!/bin/sh\nexec /usr/share/grafana/bin/grafana server "$@"\n', 0o755),
+        "etc/default/grafana-server": File(unit_file("grafana-server.default").encode()),
+        "etc/grafana/grafana.ini": File(b"# simulated by gpuprov: nothing is set\n"),
+    }
+    user = (
+        "#!/bin/sh\nset -e\n"
+        "getent group grafana >/dev/null || groupadd --system grafana\n"
+        "id grafana >/dev/null 2>&1 || useradd --system --no-create-home --home-dir /usr/share/grafana --gid grafana "
+        "--shell /bin/false grafana\n"
+        "install -d -o grafana -g grafana /var/lib/grafana /var/log/grafana\n"
+    )
+    return Content("Grafana", files | unit("grafana-server.service"), scripts=(("postinst", user),))
+
+
 def _container_base(version: str, _architecture: str) -> Content:
     files = {f"usr/bin/{tool}": program(tool, version) for tool in ("nvidia-ctk", "nvidia-container-runtime")}
     return Content("NVIDIA container toolkit", files)
@@ -210,6 +229,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"datacenter-gpu-manager-4-core", _dcgm),
     (r"datacenter-gpu-manager-4-proprietary", _profiling),
     (r"datacenter-gpu-manager-exporter", _exporter),
+    (r"grafana", _grafana),
     (r"nvidia-container-toolkit-base", _container_base),
     (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
     (r"libnvidia-container-tools", programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),

@@ -113,6 +113,12 @@ class Prometheus(Model):
         description="How long the Prometheus of a group keeps its data",
         examples=["31d"],
     )
+    retention_size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}(MB|GB|TB)$")] | None = Field(
+        default=None,
+        title="a size such as 40GB, or null",
+        description="How much data it keeps, in units of 1024; the oldest goes first. Null: only `retention` counts",
+        examples=["40GB"],
+    )
     receivers: Text | None = Field(
         default=None,
         title="the path of a file",
@@ -121,6 +127,12 @@ class Prometheus(Model):
         "alerts are shown, and sent to nobody",
         examples=["receivers.yaml"],
     )
+
+    def retention_bytes(self) -> int:
+        """`retention_size` in bytes, as Prometheus counts them; 0 for no limit."""
+        if self.retention_size is None:
+            return 0
+        return int(self.retention_size[:-2]) << {"MB": 20, "GB": 30, "TB": 40}[self.retention_size[-2:]]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -184,7 +196,11 @@ class Monitoring(Model):
         "takes out of service are silenced there, until they are back. Null silences nothing",
         examples=["http://10.0.0.9:9093"],
     )
-    grafana: bool = Field(default=False, title="true or false", description="Not available yet")
+    grafana: bool = Field(
+        default=False,
+        title="true or false",
+        description="Grafana, from its maker's repository, beside the Prometheus of a group, with gpuprov's dashboards",
+    )
     health_check: HealthCheck | None = Field(
         default=None,
         title="a block, or null",
@@ -202,6 +218,10 @@ class Monitoring(Model):
     def heads(self) -> tuple[str, ...]:
         """The groups whose machines run Prometheus."""
         return self.prometheus.groups if self.prometheus else ()
+
+    def has_grafana(self, group: str) -> bool:
+        """Whether machines of the group run Grafana."""
+        return self.grafana and group in self.heads
 
     @property
     def installs_node_exporter(self) -> bool:

@@ -282,6 +282,11 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             draft.stack,
             draft.file,
             _small_machine(draft, catalog),
+            {
+                name: group.storage.root_gb
+                for name, group in draft.groups.items()
+                if any(isinstance(draft.sites.get(site), CloudSite) for site in _site_names(group, draft))
+            },
             complete=draft.whole,
         )
     if draft.scheduler is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,18 +17,21 @@ from provisioner.spec.stack_request import StackRequest
 AT: Loc = ("monitoring", "prometheus")
 TOO_OLD = "ubuntu-22.04"
 """Its Prometheus (2.31) does not know keep_firing_for, which is of 2.42 (prometheus/prometheus CHANGELOG.md)."""
+FILLED = 0.8
+"""The part of a disk that Prometheus' data may fill (Prometheus documentation, Storage: 80 to 85 %)."""
 Sites = Mapping[str, tuple[str, ...]]
 
 
 def monitoring_findings(
     monitoring: Monitoring, groups: Mapping[str, Group], sites_of: Sites, stack: StackRequest | None,
-    file: Path | None, machine: str, *, complete: bool,
+    file: Path | None, machine: str, root_disks: Mapping[str, int], *, complete: bool,
 ) -> Iterator[Finding]:  # fmt: skip
     """`groups`: those that could be read; `sites_of`: the sites that one may be at; `machine`: a type that a head node
-    may have; `complete`: there are no other groups."""
-    if monitoring.grafana:
-        hint = "leave it out; `gpuprov monitoring export` writes dashboards for your own Grafana"
-        yield Finding(("monitoring", "grafana"), "monitoring.grafana is not available yet", hint, at_key=True)
+    may have; `root_disks`: GB of the root disk that gpuprov makes, by group; `complete`: there are no other groups."""
+    if monitoring.grafana and not monitoring.heads:
+        hint = "name one: prometheus: {at: GROUP}; `gpuprov monitoring export` writes dashboards for your own Grafana"
+        message = "monitoring.grafana needs the Prometheus of a group"
+        yield Finding(("monitoring", "grafana"), message, hint, at_key=True)
     prometheus = monitoring.prometheus
     if prometheus is None:
         return
@@ -37,6 +41,7 @@ def monitoring_findings(
             yield Finding((*AT, key), message, "leave it out, or name a group in `at`", at_key=True)
         return
     yield from _heads(prometheus, groups, sites_of, machine, complete=complete)
+    yield from _too_much_data(prometheus, root_disks)
     if stack is not None and stack.os == TOO_OLD:
         message = f"the Prometheus of {TOO_OLD} is too old for gpuprov's rules (it needs 2.42)"
         yield Finding(("stack", "os"), message, "choose ubuntu-24.04 or debian-12, or prometheus: {at: external}")
@@ -86,6 +91,19 @@ def _unwatched(
                 hint = f"add a group at {site} to `at`: a Prometheus reaches the private addresses of its own site"
                 yield Finding(_at(prometheus), message, hint)
                 return
+
+
+def _too_much_data(prometheus: Prometheus, root_disks: Mapping[str, int]) -> Iterator[Finding]:
+    if prometheus.retention_size is None:
+        return
+    gigabytes = prometheus.retention_bytes() / 1e9
+    for name in prometheus.groups:
+        if name in root_disks and gigabytes > FILLED * root_disks[name]:
+            message = f"{prometheus.retention_size} is more than {FILLED:.0%} of the root disk of group {name}"
+            minimum_gb = math.ceil(gigabytes / FILLED)
+            hint = f"storage: {{root_gb: {minimum_gb}}} of that group (it has {root_disks[name]}), or a smaller size"
+            yield Finding((*AT, "retention_size"), message, hint)
+            return
 
 
 def _at(prometheus: Prometheus) -> Loc:

@@ -177,5 +177,6 @@ class StackRequest(Model):
         default={},
         title="repositories by the names that the stack gives them",
         description="Repositories of your own in place of the vendors' (cuda, container-toolkit, rocm, amdgpu, "
-        "lustre, doca, efa, gdrcopy, mount-s3); the last four have no other, and lustre's fingerprint has to be said",
+        "grafana, lustre, doca, efa, gdrcopy, mount-s3); the last four have no other, and lustre's fingerprint has to "
+        "be said",
     )

@@ -193,7 +193,16 @@ def floating(package: Package) -> bool:
 
 def least(package: Package) -> str:
     """The oldest version that will do of one whose newest is locked; empty where all do."""
-    return next((str(block["least"]) for block in _floating(package) if "least" in block), "")
+    return _bound(package, "least")
+
+
+def upper_bound(package: Package) -> str:
+    """The version from which on none will do; empty where all do."""
+    return _bound(package, "before")
+
+
+def _bound(package: Package, key: str) -> str:
+    return next((str(block[key]) for block in _floating(package) if key in block), "")
 
 
 def _floating(package: Package) -> Iterator[Mapping[str, Any]]:

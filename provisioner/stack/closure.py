@@ -14,7 +14,7 @@ from resolvelib.resolvers import ResolutionTooDeep
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.suggest import nearest
-from provisioner.stack.assemble import floating, least
+from provisioner.stack.assemble import floating, least, upper_bound
 from provisioner.stack.components import COMPONENTS
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
 from provisioner.stack.models import Package
@@ -65,13 +65,16 @@ def _requirement(package: Package, available: PackageIndex, keep: Mapping[str, s
     versions = [e.version for e in entries]
     if floating(package):
         relation = Relation(package.name, ">=", oldest) if (oldest := least(package)) else Relation(package.name)
-        if not any(relation.holds(version) for version in versions):
+        below = Relation(package.name, "<<", limit) if (limit := upper_bound(package)) else Relation(package.name)
+        fitting = [version for version in versions if relation.holds(version) and below.holds(version)]
+        if not fitting:
             raise GpuprovError(
-                f"repository {package.repository} has no {package.name} {oldest} or newer; newest there: "
+                f"repository {package.repository} has no {package.name} {oldest} or newer"
+                f"{f', older than {limit}' if limit else ''}; newest there: "
                 f"{', '.join(dict.fromkeys(versions[:FEW]))}",
-                hint="add a newer version to the repository",
+                hint=f"add {'such a' if limit else 'a newer'} version to the repository",
             )
-        return Want(package.name, relation, package.repository)
+        return Want(package.name, relation, package.repository, tuple(fitting) if limit else ())
     if package.version in versions:
         fitting = [package.version]
     else:

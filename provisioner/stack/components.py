@@ -9,7 +9,7 @@ from typing import Literal
 
 from provisioner.stack.facts import rows
 
-When = Literal["always", "pinned", "rdma", "efa", "exporter", "image", "storage", "driver", "vendor"]
+When = Literal["always", "pinned", "rdma", "efa", "exporter", "image", "head", "storage", "driver", "vendor"]
 
 
 @dataclass(frozen=True, slots=True)

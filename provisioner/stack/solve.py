@@ -48,6 +48,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
         for key, value in user_repository.model_dump(exclude_none=True).items():
             flat[f"stack.repositories.{name}.{key}"] = " ".join(value) if isinstance(value, tuple) else value
     flat["monitoring.dcgm_exporter"] = str(spec.monitoring.dcgm_exporter).lower()
+    if spec.monitoring.grafana:
+        flat["monitoring.grafana"] = ", ".join(spec.monitoring.heads)
     for name, group in sorted(spec.groups.items()):
         flat |= dict.fromkeys(shared_storage(spec, name).values(), "asked for")
         flat[f"groups.{name}.machine"] = group.machine_type()
@@ -86,22 +88,28 @@ def solve(
         gpu = known.gpu(machine.gpu_model)
         kept_versions = tuple(sorted(_versions_to_keep(keep or {}, name).items()))
         efa = machine.uses_efa(group.network.rdma)
-        pins, shared = _pins(spec, gpu), shared_storage(spec, name)
+        pins, extra = _pins(spec, gpu), extra_components(spec, name)
         try:
             like, chip = _like(machine, gpu)
             chosen = _resolve(
                 like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept_versions,
-                tuple(shared), image_reads, vendor_images.provider_of(spec, name),
+                tuple(extra), image_reads, vendor_images.provider_of(spec, name),
             )  # fmt: skip
         except Unsolvable:
             raise conflict(group_problem(spec, name, image_reads), f"group {name} on {machine.name}", place) from None
-        stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
+        stacks[name] = assemble(chosen, machine, gpu, dict(pins) | extra, spec.stack.repositories)
     return stacks
 
 
 def _versions_to_keep(keep: Mapping[str, Mapping[str, str]], name: str) -> Mapping[str, str]:
     """The versions that stay; of train@west those of train where its machine type was the same at all sites before."""
     return keep.get(name) or keep.get(name.partition("@")[0]) or {}
+
+
+def extra_components(spec: ClusterSpec, group: str) -> dict[str, str]:
+    """What a group has beside that of its machine: component → the key of cluster.yaml that asks for it."""
+    grafana = {"grafana": "monitoring.grafana"} if spec.monitoring.has_grafana(group) else {}
+    return shared_storage(spec, group) | grafana
 
 
 def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
@@ -127,7 +135,7 @@ def group_problem(spec: ClusterSpec, group: str, image_reads: Seen = ()) -> Prob
     efa = machine.uses_efa(spec.groups[group].network.rdma)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
-        shared=tuple(shared_storage(spec, group)), image_reads=image_reads,
+        extra=tuple(extra_components(spec, group)), image_reads=image_reads,
         vendor=vendor_images.provider_of(spec, group),
     )  # fmt: skip
     paths = {key: f"groups.{group}.{key}" for key in ("machine", "base")}
@@ -204,9 +212,9 @@ def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu] | Non
 @lru_cache(maxsize=4096)
 def _resolve(
     machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins,
-    shared: tuple[str, ...], image_reads: Seen, vendor: str,
+    extra: tuple[str, ...], image_reads: Seen, vendor: str,
 ) -> dict[str, Candidate]:  # fmt: skip
-    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, image_reads, vendor))
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, extra, image_reads, vendor))
 
 
 def problem_of(
@@ -217,12 +225,12 @@ def problem_of(
     efa: bool = False,
     exporter: bool = True,
     keep: Pins = (),
-    shared: tuple[str, ...] = (),
+    extra: tuple[str, ...] = (),
     image_reads: Seen = (),
     vendor: str = "",
 ) -> Problem:
-    """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
-    that mount its site's file systems; `image_reads`: what images say of themselves; `vendor`: the provider whose own
+    """What is to be solved for one machine: the components that it has, what it is, what is pinned. `extra`: those of
+    `extra_components`; `image_reads`: what images say of themselves; `vendor`: the provider whose own
     GPU image it boots."""
     pinned = dict(pins)
     containers = containers if gpu.vendor != "none" else ()
@@ -230,7 +238,7 @@ def problem_of(
     rdma = machine.network.kind != "ethernet"
     names = _components(gpu, pinned, images, efa=efa, exporter=exporter, rdma=rdma, vendor=vendor)
     candidates_by_name = {name: trait(name) for name in TRAITS} | images
-    candidates_by_name |= _candidates(gpu, pinned, (*names, *shared), dict(image_reads))
+    candidates_by_name |= _candidates(gpu, pinned, (*names, *extra), dict(image_reads))
     if vendor:
         candidates_by_name = vendor_images.with_what_they_hold(candidates_by_name, vendor)
         candidates_by_name[vendor_images.NAME] = vendor_images.images(vendor)

@@ -15,6 +15,7 @@ TOOLS = {
     "nv-hostengine": ("services", "hostengine"),
     "dcgm-exporter": ("exporter", "dcgm_exporter"),
     "dcgmi": ("dcgm", "dcgmi"),
+    "grafana": ("grafana", "grafana"),
     "nvidia-ctk": ("toolkit", "nvidia_ctk"),
     "nvidia-container-cli": ("toolkit", "container_cli"),
     "nvidia-container-runtime": ("toolkit", "container_runtime"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from provisioner.lifecycle.configuring import ReconcileResult, desired_states, l
 from provisioner.lifecycle.session import Cluster, open_cluster
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.machines import mounts
+from provisioner.monitoring import head
 from provisioner.rundir import fleet, node_state
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.release import Ledger, Release, release_of
@@ -177,6 +179,22 @@ def test_all_roles_run_where_the_ones_that_differ_did_not_help(cluster: Cluster,
     assert [set(passed.roles) for _, passed in world.runs] == [{"nccl"}, {"base", "nccl"}]
     assert result.configured == ("train-1", "train-2") and result.drift["train-1"] == ()
     assert world.messages("warning") == []
+
+
+def test_files_of_head_nodes_are_made_once_for_all_passes(
+    tmp_path: Path, cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(f"{FILE}monitoring: {{prometheus: {{at: eval}}}}\n")
+    watched = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    calls, make = [], head.archives
+    monkeypatch.setattr(head, "archives", lambda *args, **options: calls.append("made") or make(*args, **options))
+    monkeypatch.setattr(configuring, "role_variables", role_variables)
+    world.differs["train-1"] = [(difference("nccl", "nccl"),)]
+    run(watched)
+    assert (len(world.runs), calls) == (2, ["made"])
+    written = (watched.paths.root / "monitoring/eval.tar").read_bytes()
+    variables = role_variables(watched, releases(watched))["gpuprov_prometheus"]["eval"]
+    assert variables["sha256"] == hashlib.sha256(written).hexdigest()
 
 
 def test_what_still_differs_is_said_in_four_lines(cluster: Cluster, world: World) -> None:

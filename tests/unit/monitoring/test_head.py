@@ -49,25 +49,28 @@ def cluster(folder: Path, text: str = FILE) -> tuple[ClusterSpec, ClusterPaths]:
 def targets(spec: ClusterSpec, group: str) -> dict[str, set[str]]:
     files = head.files(spec, NODES, group, simulated=False)
     return {
-        name: {row["labels"]["node"] for row in rows} for name, rows in files.items() if name.startswith("targets/")
+        name: {row["labels"]["node"] for row in rows}
+        for name, rows in files.items()
+        if name.startswith("prometheus/targets/")
     }
 
 
 def test_each_head_watches_the_nodes_of_its_site(tmp_path: Path) -> None:
     spec, _ = cluster(tmp_path)
     assert targets(spec, "head") == {
-        "targets/gpuprov-node-vision.json": {"head-0", "train-0", "train-1"},
-        "targets/gpuprov-dcgm-vision.json": {"train-0", "train-1"},  # a head node has no GPU to export
+        "prometheus/targets/gpuprov-node-vision.json": {"head-0", "train-0", "train-1"},
+        "prometheus/targets/gpuprov-dcgm-vision.json": {"train-0", "train-1"},  # a head node has no GPU to export
     }
-    assert targets(spec, "head-west")["targets/gpuprov-node-vision.json"] == {"head-west-0", "test-0"}
+    assert targets(spec, "head-west")["prometheus/targets/gpuprov-node-vision.json"] == {"head-west-0", "test-0"}
 
 
 def test_prometheus_and_alertmanager_accept_the_files(tmp_path: Path) -> None:
     spec, paths = cluster(tmp_path)
-    head.write(spec, NODES, paths, simulated=False)
-    unpacked = tmp_path / "unpacked"
+    head.write(head.archives(spec, NODES, paths, simulated=False))
     with tarfile.open(paths.root / "monitoring/head.tar") as tar:
-        tar.extractall(unpacked, filter="data")
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    unpacked = tmp_path / "unpacked/prometheus"
+    assert not unpacked.with_name("grafana").exists()
     checked = promtool("check", "config", "prometheus.yml", cwd=unpacked)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "rules found" in checked.stdout
@@ -85,7 +88,11 @@ def test_no_rule_waits_for_the_gpus_of_a_head_node(tmp_path: Path) -> None:
     text = json.dumps(files)
     assert 'group=\\"train\\"' in text
     rules = [
-        rule for name, rows in files.items() if name.startswith("rules/") for g in rows["groups"] for rule in g["rules"]
+        rule
+        for name, rows in files.items()
+        if name.startswith("prometheus/rules/")
+        for g in rows["groups"]
+        for rule in g["rules"]
     ]
     of_head = [rule for rule in rules if "head" in rule["expr"]]
     assert [rule["alert"] for rule in of_head if "DCGM" in rule["expr"]] == []
@@ -93,24 +100,25 @@ def test_no_rule_waits_for_the_gpus_of_a_head_node(tmp_path: Path) -> None:
 
 def test_the_same_nodes_give_the_same_bytes_and_another_node_others(tmp_path: Path) -> None:
     spec, paths = cluster(tmp_path)
-    archives = [head.archive(spec, nodes, "head", simulated=False) for nodes in (NODES, NODES[::-1], NODES[1:])]
-    assert archives[0] == archives[1] != archives[2]
-    variables = head.variables(spec, NODES, paths, simulated=False)["gpuprov_prometheus"]
+    archives = [head.archives(spec, nodes, paths, simulated=False) for nodes in (NODES, NODES[::-1], NODES[1:])]
+    assert archives[0]["head"] == archives[1]["head"] != archives[2]["head"]
+    variables = head.variables(spec, paths, archives[0])["gpuprov_prometheus"]
     assert variables.keys() == {"head", "head-west"}
-    assert variables["head"]["retention"] == "14d"
+    assert (variables["head"]["retention"], variables["head"]["retention_size"]) == ("14d", None)
     assert not (paths.root / "monitoring").exists()
-    with tarfile.open(fileobj=io.BytesIO(archives[0])) as tar:
-        assert "prometheus.yml" in tar.getnames()
+    with tarfile.open(fileobj=io.BytesIO(archives[0]["head"].content)) as tar:
+        assert "prometheus/prometheus.yml" in tar.getnames()
 
 
 def test_another_file_of_receivers_is_a_reason_to_run_the_role_and_is_not_in_the_archive(tmp_path: Path) -> None:
     write_receivers(tmp_path, "a")
     spec, paths = cluster(tmp_path, FILE.replace("14d", "14d, receivers: told.yaml"))
-    first = head.variables(spec, NODES, paths, simulated=False)["gpuprov_prometheus"]["head"]
+    archives = head.archives(spec, NODES, paths, simulated=False)
+    first = head.variables(spec, paths, archives)["gpuprov_prometheus"]["head"]
     write_receivers(tmp_path, "b")
-    second = head.variables(spec, NODES, paths, simulated=False)["gpuprov_prometheus"]["head"]
+    second = head.variables(spec, paths, archives)["gpuprov_prometheus"]["head"]
     assert {key for key in first if first[key] != second[key]} == {"receivers_sha256"}
-    assert b"hooks.example.com" not in head.archive(spec, NODES, "head", simulated=False)
+    assert b"hooks.example.com" not in archives["head"].content
 
 
 def write_receivers(folder: Path, secret: str) -> Path:

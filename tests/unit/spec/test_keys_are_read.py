@@ -1,4 +1,4 @@
-"""Every key of cluster.yaml that is accepted is read by something; one that is not built yet is refused by name."""
+"""Every key of cluster.yaml that is accepted is read by something."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-from provisioner import spec
 from provisioner.spec import schema
 from provisioner.spec.stack_request import StackRequest
 
 ROOT = Path(__file__).parents[3]
-HEAD = "name: lab\nsites: { lab: { provider: aws, region: us-east-1 } }\n"
-GROUP = "groups: { train: { machine: p4d.24xlarge } }\n"
-NOT_YET = {
-    "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
-}
-"""Keys that no code reads yet, each with a file whose third line asks for it."""
-
 CHOOSES = {"sites.<name>.provider", "state.backend"}
 """They choose the model that is read."""
 WHOLE = (
@@ -49,20 +39,9 @@ def unread(keys: list[str]) -> set[str]:
     return {key for key in plain_keys if key.rpartition(".")[2] not in attributes()}
 
 
-def test_every_key_is_read_or_refused() -> None:
-    assert {key for key in unread(schema.key_names()) if not key.startswith(tuple(NOT_YET))} == set()
+def test_every_key_is_read() -> None:
+    assert unread(schema.key_names()) == set()
 
 
 def test_a_key_that_nobody_reads_is_found() -> None:
     assert unread(["groups.<name>.colour", "groups.<name>.count"]) == {"groups.<name>.colour"}
-
-
-@pytest.mark.parametrize("key", NOT_YET)
-def test_what_is_not_built_yet_is_refused_at_its_line(tmp_path: Path, key: str) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(NOT_YET[key], encoding="utf-8")
-    (problem,) = spec.check(path)
-    path = key.replace("groups.<name>", "groups.train").replace("sites.<name>", "sites.lab")
-    assert problem.path == path.replace("hosts.<name>", "hosts.n")
-    assert problem.line == 3
-    assert "not available yet" in problem.message

@@ -57,6 +57,7 @@ def test_examples_are_those_that_the_sandbox_runs() -> None:
         "aws-p4d": [("p4d.24xlarge", 4)],
         "azure-ndv4": [("Standard_ND96asr_v4", 2)],
         "dgx-h100": [("dgx-h100", 2)],
+        "head-node": [("m6i.xlarge", 1), ("g5.xlarge", 2)],
         "own-machines": [("r760xa-4xl40s", 1), ("bench-2xa5500", 1)],
         "rtx4090": [("workstation-rtx4090", 1)],
         "slurm": [("m6i.large", 1), ("p4d.24xlarge", 2)],

@@ -1,17 +1,18 @@
 #!/usr/bin/python
-"""Configuration, rules and targets of a head node, as one set: in place only if Prometheus and Alertmanager accept it."""
+"""Files of a program of a head node, as one set: those of Prometheus are in place only if its tools accept them."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: prometheus_files
-short_description: Put a set of files of Prometheus and Alertmanager in place
+short_description: Put a set of files of Prometheus and Alertmanager, or of Grafana, in place
 description:
-  - Takes the files of a tar, adds the receivers to alertmanager.yml, and asks C(promtool) and C(amtool) whether they
-    are right. Files of an earlier set that the new one does not have are removed.
-  - What is refused changes nothing, and Prometheus goes on with the files that are there.
+  - Takes the files of a program out of a tar. Files of an earlier set that the new one does not have are removed.
+  - Of Prometheus it adds the receivers to alertmanager.yml, and asks C(promtool) and C(amtool) whether all files are
+    right. What is refused changes nothing, and Prometheus goes on with the files that are there.
 options:
   archive: {description: The tar on this node., type: path, required: true}
+  program: {description: The folder of the tar., type: str, choices: [prometheus, grafana], required: true}
   folder: {description: Where the files belong., type: path, required: true}
   group: {description: The group that may read them; nobody else may., type: str, required: true}
   receivers:
@@ -26,6 +27,7 @@ EXAMPLES = r"""
 - name: Put rules and targets in place
   prometheus_files:
     archive: /etc/gpuprov/prometheus.tar
+    program: prometheus
     folder: /etc/gpuprov/prometheus
     group: prometheus
 """
@@ -57,10 +59,14 @@ SECRET = 6
 """Characters from which on a value of a receiver is kept out of messages."""
 
 
-def wanted_files(archive, receivers):
+def wanted_files(archive, program, receivers):
     """Path below the folder → text."""
+    top = program + "/"
     with tarfile.open(archive) as tar:
-        files = {member.name: tar.extractfile(member).read().decode() for member in tar if member.isfile()}
+        members = [member for member in tar if member.isfile() and member.name.startswith(top)]
+        files = {member.name[len(top) :]: tar.extractfile(member).read().decode() for member in members}
+    if ALERTMANAGER not in files:
+        return files
     routes = json.loads(files[ALERTMANAGER])  # JSON is YAML, and a node has no module for YAML
     by_name = {receiver.get("name"): receiver for receiver in receivers}
     routes["receivers"] = [by_name.get(receiver["name"], receiver) for receiver in routes["receivers"]]
@@ -78,7 +84,7 @@ def write(folder, files):
 
 
 def complaints(folder):
-    """What promtool and amtool say against a set of files; empty where they accept it."""
+    """What promtool and amtool say against a set of Prometheus' files; empty where they accept it."""
     commands = (
         ("", ["promtool", "check", "config", os.path.join(folder, "prometheus.yml")]),
         ("receivers (monitoring.prometheus.receivers): ", ["amtool", "check-config", os.path.join(folder, ALERTMANAGER)]),
@@ -125,6 +131,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "archive": {"type": "path", "required": True},
+            "program": {"type": "str", "choices": ["prometheus", "grafana"], "required": True},
             "folder": {"type": "path", "required": True},
             "group": {"type": "str", "required": True},
             "receivers": {"type": "str", "default": "[]", "no_log": True},
@@ -132,20 +139,28 @@ def main():
         supports_check_mode=True,
     )
     folder, archive = module.params["folder"], module.params["archive"]
-    if module.check_mode and not os.path.exists(archive):
+    try:
+        group = grp.getgrnam(module.params["group"]).gr_gid
+    except KeyError:  # its package is not there yet
+        group = None
+    if module.check_mode and (group is None or not os.path.exists(archive)):
         module.exit_json(changed=True, written=[folder])
+    if group is None:
+        module.fail_json(msg=f"there is no group {module.params['group']}")
     receivers = json.loads(module.params["receivers"])
-    files = wanted_files(archive, receivers)
-    group = grp.getgrnam(module.params["group"]).gr_gid
+    program = module.params["program"]
+    files = wanted_files(archive, program, receivers)
     present = present_files(folder)
     changed = [name for name, text in files.items() if present.get(name) != (text, MODE, group)]
     obsolete = [name for name in present if name not in files]
     paths = [os.path.join(folder, name) for name in changed + obsolete]
     if not paths or module.check_mode:
         module.exit_json(changed=bool(paths), written=paths)
-    with tempfile.TemporaryDirectory(dir=module.tmpdir) as trial:
-        write(trial, files)
-        refused = complaints(trial)
+    refused = ""
+    if program == "prometheus":  # Grafana has no tool that checks its files: it does not start with a wrong one
+        with tempfile.TemporaryDirectory(dir=module.tmpdir) as trial:
+            write(trial, files)
+            refused = complaints(trial)
     if refused:
         module.fail_json(msg=f"the files are refused, and those that are there stay: {without(refused, receivers)}")
     for name in changed:
