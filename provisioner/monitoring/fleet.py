@@ -16,7 +16,8 @@ HOURS_A_DAY = 24
 
 @dataclass(frozen=True, slots=True)
 class WatchedGroup:
-    """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought."""
+    """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought.
+    `block`: its machines are of a capacity block, which ends."""
 
     name: str
     site: str
@@ -26,6 +27,7 @@ class WatchedGroup:
     mig: bool
     ecc: bool
     rdma: bool
+    block: bool = False
     price_hour: float | None = None
     currency: str = ""
 
@@ -86,6 +88,7 @@ def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, sim
                 mig=group.gpu.mig is not None,
                 ecc=gpu.ecc and group.gpu.ecc,
                 rdma=machine.network.kind in ("infiniband", "roce") and group.network.rdma is not False,
+                block=group.capacity.kind == "block",
                 price_hour=price.price if price else None,
                 currency=price.currency if price else "",
             )

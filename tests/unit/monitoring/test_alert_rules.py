@@ -32,6 +32,7 @@ FLEETS = {
     "MIG": "machine: p4d.24xlarge, count: 1, gpu: { mig: 1g.5gb }",
     "two machine types": "machine: p4d.24xlarge, count: 4 }\n  other: { machine: p5.48xlarge, count: 2",
     "one GPU": "machine: g5.2xlarge, count: 2",
+    "capacity block": "machine: p5.48xlarge, count: 2, capacity: { kind: block, id: cr-0123456789abcdef0 }",
 }
 
 
@@ -55,7 +56,8 @@ def run(folder: Path, group: RuleGroup) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("kind", FLEETS)
 def test_rules_fire_and_are_silent(kind: str, tmp_path: Path) -> None:
     groups = rules.rule_groups(fleet(tmp_path, FLEETS[kind]))
-    subjects = ("gpus", "usage", "nodes") if kind != "nvswitch and EFA" else ("",)  # the rest is the same for all
+    # the rest is the same for all
+    subjects = ("gpus", "usage", "nodes", "capacity") if kind != "nvswitch and EFA" else ("",)
     for group in [group for group in groups if any(subject in group.name for subject in subjects)]:
         done = run(tmp_path, group)
         assert done.returncode == 0, f"{group.name}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
@@ -108,11 +110,15 @@ def test_a_fleet_cut_up_by_mig_has_its_cost(tmp_path: Path) -> None:
         ("usage", "HighGPUIdle", "< 5", "< 0"),
         ("checks", "GpuprovChecksStale", "time() -", "0 *"),
         ("checks", "CheckGpuCount", "== 0", "== 1"),
+        ("capacity", "CapacityBlockEnds", "< 86400", "< 3600"),
+        ("capacity", "CapacityBlockEnding", "< 3600", "< 86400"),
+        ("capacity", "CapacityBlockEndMissing", "unless", "and"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str, tmp_path: Path) -> None:
     """The tests can fail."""
-    groups = rules.rule_groups(fleet(tmp_path))
+    kind = "capacity block" if subject == "capacity" else "nvswitch and EFA"
+    groups = rules.rule_groups(fleet(tmp_path, FLEETS[kind]))
     group = next(group for group in groups if group.name == f"gpuprov-{subject}-vision")
     rule = next(rule for rule in group.rules if isinstance(rule, AlertRule) and rule.name == alert)
     assert right in rule.expr
@@ -124,10 +130,10 @@ def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str,
 
 
 @pytest.mark.parametrize(
-    "name", ["aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml", "three-sites.yaml", "dgx-h100.yaml"]
+    "name", ["aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml", "three-sites.yaml", "dgx-h100.yaml", ""]
 )
-def test_every_rule_has_a_twin_for_its_absence(name: str) -> None:
-    alerts = rules.alert_rules(example(name))
+def test_every_rule_has_a_twin_for_its_absence(name: str, tmp_path: Path) -> None:
+    alerts = rules.alert_rules(example(name) if name else fleet(tmp_path, FLEETS["capacity block"]))
     names = {rule.name for rule in alerts}
     absences = {rule.name for rule in alerts if not rule.twin}
     assert {rule.twin for rule in alerts if rule.twin} <= names
@@ -138,7 +144,7 @@ def test_every_rule_has_a_twin_for_its_absence(name: str) -> None:
 
 
 def test_the_page_that_an_alert_names_is_there(tmp_path: Path) -> None:
-    for watched in (fleet(tmp_path), example("azure-ndv4.yaml")):
+    for watched in (fleet(tmp_path), example("azure-ndv4.yaml"), fleet(tmp_path, FLEETS["capacity block"])):
         for rule in rules.alert_rules(watched):
             topic, _, heading = rule.doc.partition(" ")
             text = manual.page(topic)

@@ -44,6 +44,7 @@ OWN = [
     "gpuprov_node_ok",
     "gpuprov_check_timestamp_seconds",
     "gpuprov_interruption_pending",
+    "gpuprov_interruption_block_end_timestamp_seconds",
     "prometheus_notifications_alertmanagers_discovered",
     "prometheus_rule_evaluation_failures_total",
 ]

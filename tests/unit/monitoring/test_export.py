@@ -194,6 +194,10 @@ def test_files_are_for_everybody_and_hold_no_secret(tmp_path: Path) -> None:
             "groups: { train: { machine: Standard_ND96isr_MI300X_v5 } }\n",
             "GPU readings of group train: DCGM does not read",
         ),
+        (
+            HEAD + "groups: { train: { machine: p5.48xlarge, capacity: { kind: block, id: cr-0123456789abcdef0 } } }\n",
+            "the end of the capacity block of group train: monitoring.health_check is off",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_not_watched_is_said(text: str, sentence: str, tmp_path: Path) -> None:
