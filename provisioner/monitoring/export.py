@@ -22,7 +22,6 @@ from provisioner.monitoring.dashboards.panels import BOARDS
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.kubernetes import is_scraped
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB
-from provisioner.monitoring.rules import capacity
 from provisioner.monitoring.rules.network import has_known_ports
 from provisioner.monitoring.targets import is_loopback, targets
 from provisioner.output.monitoring import ExportOutput
@@ -32,7 +31,7 @@ from provisioner.spec.models import ClusterSpec
 HEAD = "# Written by `gpuprov monitoring export`; the next export writes it again\n"
 FOR_EDITING = ("prometheus.yml", "alertmanager.yml")
 """Files to which users add what is theirs. An edited one is kept."""
-SUBJECTS = ("nodes", "capacity", "host", "checks", "gpus", "xids", "network", "usage", "prometheus")
+SUBJECTS = ("nodes", "capacity", "host", "checks", "gpus", "xids", "network", "images", "usage", "prometheus")
 """Of groups of rules, as their names have them."""
 
 
@@ -108,12 +107,15 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
     if not spec.monitoring.installs_node_exporter:
         yield "hosts without a node_exporter of their own: cluster.yaml has no monitoring.prometheus"
     if fleet.health_minutes is None:
-        yield "gpuprov's checks: cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
+        yield (
+            "gpuprov's checks, and what their timer alone reads (EFA counters, ages of golden images, ends of capacity "
+            "blocks): cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
+        )
     if not fleet.exports_dcgm:
         yield "GPUs: monitoring.dcgm_exporter is off"
     for group in fleet.groups:
-        if group.block and (reason := capacity.unwatched(fleet)):
-            yield f"the end of the capacity block of group {group.name}: {reason}"
+        if group.block and fleet.simulated:
+            yield f"the end of the capacity block of group {group.name}: a sandbox has none"
         if not group.machine.gpu_count:
             continue
         if not group.has_dcgm:

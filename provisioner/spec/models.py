@@ -182,6 +182,15 @@ class Monitoring(Model):
         "takes out of service are silenced there, until they are back. Null silences nothing",
         examples=["http://10.0.0.9:9093"],
     )
+    image_days: int | None = Field(
+        default=90,
+        ge=1,
+        le=3650,
+        title="a whole number of days, or null",
+        description="Age of a golden image from which an alert makes a ticket for the group whose nodes were made of "
+        "it. Null: no alert",
+        examples=[30],
+    )
     grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(
         default=None,

@@ -6,27 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup
-from provisioner.monitoring.rules.series import constant, on_node, select, up
+from provisioner.monitoring.rules.series import ON_GROUP, constant, on_node, select, up
 
 BLOCK_END = "gpuprov_interruption_block_end_timestamp_seconds"
 """When the provider begins to take the machines, which is before the end of the block."""
 ENDS, ENDING, MISSING = "CapacityBlockEnds", "CapacityBlockEnding", "CapacityBlockEndMissing"
 TICKET_S, PAGE_S = 24 * 3600, 3600
 """Warning before the end: a day to buy another block or to plan the stop, an hour to save a checkpoint. Judgement."""
-GROUP = "cluster, site, group, machine, gpu_model, simulated"
 
 
 def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
-    """None where no group is bought by a capacity block, or no node says when that ends."""
-    groups = [group for group in fleet.groups if group.block and not unwatched(fleet)]
+    """None where no group is bought by a capacity block, or no node says when that ends: a sandbox has no end of it."""
+    is_told = fleet.health_minutes is not None and not fleet.simulated
+    groups = [group for group in fleet.groups if group.block and is_told]
     return RuleGroup(f"gpuprov-capacity-{fleet.cluster}", tuple(_rules(fleet, groups))) if groups else None
-
-
-def unwatched(fleet: WatchedFleet) -> str:
-    """Why nothing says when a capacity block ends; empty where nodes export it."""
-    if fleet.simulated:
-        return "a sandbox has no capacity blocks"
-    return "" if fleet.health_minutes is not None else "monitoring.health_check is off"
 
 
 def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[AlertRule]:
@@ -39,7 +32,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup]) -> Iterator[Aler
     ):
         yield AlertRule(
             name=name,
-            expr=f"min by ({GROUP}) ({end}) - time() < {before_s}",
+            expr=f"min by ({ON_GROUP}) ({end}) - time() < {before_s}",
             pending="1m",
             severity=severity,
             summary="group {{ $labels.group }}: its capacity block ends, and the machines go in "

@@ -14,6 +14,8 @@ from provisioner.verify.registry import plain_checks
 
 BY_CHECK = '{{ if eq $labels.severity "fatal" }}page{{ else }}ticket{{ end }}'
 """The severity of an alert on a check is that of the sample: a failure at an unverified limit warns on that node."""
+LOOKED = "gpuprov_check_timestamp_seconds"
+"""When the timer of the checks last wrote its metrics (verify/health.py)."""
 MISSING = "GpuprovChecksMissing"
 UNKNOWN = "GpuprovCheckUnknown"
 MOMENTARY = ("cloud.interruption",)
@@ -109,7 +111,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         fires_at_s=2 * every_s + 60,
         twin=MISSING,
     )
-    time_of_check = select(fleet, "gpuprov_check_timestamp_seconds")
+    time_of_check = select(fleet, LOOKED)
     yield AlertRule(
         name="GpuprovChecksStale",
         expr=f"time() - {time_of_check} > {3 * every_s}",
@@ -119,8 +121,8 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         description="The timer gpuprov-health.timer is stopped, or its service hangs. Old results are no proof.",
         doc='quarantine "Looking again and again"',
         command="gpuprov up FILE",
-        firing=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", constant(0)),),
-        silent=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", rising(30)),),
+        firing=(on_node(fleet, group, LOOKED, constant(0)),),
+        silent=(on_node(fleet, group, LOOKED, rising(30)),),
         fires_at_s=3 * every_s + 420,
         twin=MISSING,
     )
@@ -135,6 +137,6 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         doc='monitoring "Results of checks are missing"',
         command="gpuprov exec FILE --node {{ $labels.node }} systemctl list-timers gpuprov-health.timer",
         firing=(node_up,),
-        silent=(node_up, on_node(fleet, group, "gpuprov_check_timestamp_seconds", constant(0))),
+        silent=(node_up, on_node(fleet, group, LOOKED, constant(0))),
         fires_at_s=2 * every_s + 60,
     )

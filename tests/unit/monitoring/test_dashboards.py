@@ -43,6 +43,7 @@ OWN = [
     "gpuprov_check",
     "gpuprov_node_ok",
     "gpuprov_check_timestamp_seconds",
+    "gpuprov_image_build_timestamp_seconds",
     "gpuprov_interruption_pending",
     "gpuprov_interruption_block_end_timestamp_seconds",
     "prometheus_notifications_alertmanagers_discovered",

@@ -17,10 +17,12 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.configure import inventory
+from provisioner.lifecycle.images import work
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import read
 from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.readings import BUILD, readings
 from provisioner.verify.registry import plain_checks
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
@@ -80,6 +82,21 @@ def test_metrics_of_a_node() -> None:
     assert math.isnan(unreachable["gpu.count"])
     assert unreachable["gpuprov_node_ok"] == 0
     assert samples(health.metrics(None, 1.0, 1.0))["gpuprov_node_ok"] == 0
+
+
+@pytest.mark.parametrize(
+    ("identity", "exported"),
+    [
+        ('{"build": "20260131-031500", "image": "pytorch"}', {"gpuprov_image_build_timestamp_seconds": 1769829300}),
+        ('{"build": "latest", "image": "pytorch"}', {}),
+        ("", {}),
+    ],
+)
+def test_a_node_exports_when_its_golden_image_was_built(identity: str, exported: dict[str, float]) -> None:
+    facts = read(bundle({**healthy(P4D), "image.json": identity}))
+    text = health.metrics(health.judge(facts, expected(P4D, "quick")), 1000.0, 1.5, readings(facts))
+    assert {name: value for name, value in samples(text).items() if "image_build" in name} == exported
+    assert BUILD == work.ID
 
 
 @pytest.fixture
