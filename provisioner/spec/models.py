@@ -179,7 +179,8 @@ class Monitoring(Model):
         json_schema_extra={"writeOnly": True},  # a password in it is not repeated in an error
         title="a URL such as http://10.0.0.9:9093, without user and password",
         description="Your Alertmanager, reached from the computer that runs gpuprov. Alerts of nodes that gpuprov "
-        "takes out of service are silenced there, until they are back. Null silences nothing",
+        "takes out of service are silenced there, until they are back, and a tripped breaker is an alert there. Null: "
+        "neither",
         examples=["http://10.0.0.9:9093"],
     )
     image_days: int | None = Field(
