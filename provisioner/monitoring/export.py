@@ -31,7 +31,7 @@ from provisioner.spec.models import ClusterSpec
 HEAD = "# Written by `gpuprov monitoring export`; the next export writes it again\n"
 FOR_EDITING = ("prometheus.yml", "alertmanager.yml")
 """Files to which users add what is theirs. An edited one is kept."""
-SUBJECTS = ("nodes", "capacity", "host", "checks", "gpus", "xids", "network", "images", "usage", "prometheus")
+SUBJECTS = ("nodes", "capacity", "host", "checks", "gpus", "xids", "network", "efa", "images", "usage", "prometheus")
 """Of groups of rules, as their names have them."""
 
 
@@ -122,8 +122,6 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
             yield f"GPU readings of group {group.name}: DCGM does not read {group.gpu.model}; its checks are watched"
         elif group.mig and group in fleet.dcgm_groups:
             yield f"use of the GPUs of group {group.name}: DCGM gives no utilization of a GPU that MIG cuts up"
-        if group.machine.network.kind == "efa":
-            yield f"EFA counters of group {group.name}: node_exporter does not read them; checks efa.* are watched"
         if group.rdma and not has_known_ports(group):
             yield f"single RDMA ports of group {group.name}: the catalogue does not name them; checks ib.* are watched"
 

@@ -18,7 +18,7 @@ HOURS_A_DAY = 24
 class WatchedGroup:
     """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought.
     `block`: its machines are of a capacity block, which ends; `golden`: they
-    start from a golden image."""
+    start from a golden image; `efa`: they have EFA."""
 
     name: str
     site: str
@@ -30,6 +30,7 @@ class WatchedGroup:
     rdma: bool
     block: bool = False
     golden: bool = False
+    efa: bool = False
     price_hour: float | None = None
     currency: str = ""
 
@@ -94,6 +95,7 @@ def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, sim
                 rdma=machine.network.kind in ("infiniband", "roce") and group.network.rdma is not False,
                 block=group.capacity.kind == "block",
                 golden=group.image is not None,
+                efa=machine.uses_efa(group.network.rdma),
                 price_hour=price.price if price else None,
                 currency=price.currency if price else "",
             )

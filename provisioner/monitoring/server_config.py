@@ -31,6 +31,7 @@ SAME_CAUSE = {
     "NodeDiskReadOnly": ("storage.readonly",),
     "NodeRaidDiskFailed": ("storage.raid",),
     "RdmaReceiveErrors": ("rdma.counters",),
+    "EfaPacketsDropped": ("rdma.counters",),
     "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
 }
 """Alert on a metric of dcgm-exporter or node_exporter → checks, as they are reported, that find the same later."""

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             write(out, metrics(None, time.time(), time.monotonic() - began))
             return 1
-        write(out, metrics(report, time.time(), time.monotonic() - began, readings(facts)))
+        write(out, metrics(report, time.time(), time.monotonic() - began, readings(facts, expected)))
         for check in report.condemned:
             print(f"{check.id}: {check.status}: {check.message or check.says}")
     return 0

@@ -186,7 +186,6 @@ def test_files_are_for_everybody_and_hold_no_secret(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         (HEAD + TRAIN, "gpuprov's checks, and what their timer alone reads (EFA counters, ages of golden images, "),
-        (HEAD + TRAIN, "EFA counters of group train"),
         (HEAD + "monitoring: { dcgm_exporter: false }\n" + TRAIN, "GPUs: monitoring.dcgm_exporter is off"),
         (HEAD + "groups: { train: { machine: p4d.24xlarge, gpu: { mig: 1g.5gb } } }\n", "use of the GPUs of group"),
         (
