@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
-from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup
+from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import VERIFY, constant, duration, on_node, rising, select, up
 from provisioner.verify.check import Check
 from provisioner.verify.check_runner import asks
@@ -43,6 +43,19 @@ def watched_checks(fleet: WatchedFleet) -> dict[str, tuple[Check, ...]]:
             name = reported(check.id)
             checks[name] = (*checks.get(name, ()), check)
     return dict(sorted(checks.items()))
+
+
+def nodes_with_results(fleet: WatchedFleet, groups: Iterable[WatchedGroup]) -> str:
+    """Nodes of the groups whose timer has given results: their readings, too, must be there. Of others
+    GpuprovChecksDidNotRun and MISSING tell."""
+    names = "|".join(group.name for group in groups)
+    return f"({select(fleet, LOOKED, group='~' + names)} and on (cluster, node) {select(fleet, 'gpuprov_check')})"
+
+
+def results(fleet: WatchedFleet, group: WatchedGroup) -> tuple[Series, ...]:
+    """For tests: what the timer of a node has given."""
+    check = on_node(fleet, group, "gpuprov_check", constant(1), check="gpu.count", severity="fatal")
+    return on_node(fleet, group, LOOKED, constant(0)), check
 
 
 def _failures(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:

@@ -92,13 +92,12 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
             fires_at_s=600,
             twin=MISSING,
         )
-    names = "|".join(row.name for row in groups)
     # A driver that does not know the last of them knows none of the three on connections.
     both = f"({select(fleet, DROPS)} and on (cluster, node) {select(fleet, UNRESPONSIVE)})"
-    run, dropped = on_node(fleet, group, checks.LOOKED, constant(0)), on_device(DROPS, constant(0))
+    results, dropped = checks.results(fleet, group), on_device(DROPS, constant(0))
     yield AlertRule(
         name=MISSING,
-        expr=f"{select(fleet, checks.LOOKED, group='~' + names)} unless on (cluster, node) {both}",
+        expr=f"{checks.nodes_with_results(fleet, groups)} unless on (cluster, node) {both}",
         pending="10m",
         severity="ticket",
         summary="{{ $labels.node }}: EFA gives no counters, or not all of them",
@@ -106,8 +105,8 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
         "fire for this node.",
         doc=DOC,
         command=VERIFY,
-        firing=(run, dropped),
-        silent=(run, dropped, on_device(UNRESPONSIVE, constant(0))),
+        firing=(*results, dropped),
+        silent=(*results, dropped, on_device(UNRESPONSIVE, constant(0))),
         fires_at_s=720,
         twin=checks.MISSING,
         counts_nan=True,

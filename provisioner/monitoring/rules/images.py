@@ -44,12 +44,10 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], days: int) -> It
         fires_at_s=1020,
         twin=UNKNOWN,
     )
-    names = "|".join(row.name for row in groups)
-    looked = select(fleet, checks.LOOKED, group="~" + names)
-    run = on_node(fleet, group, checks.LOOKED, constant(0))
+    results = checks.results(fleet, group)
     yield AlertRule(
         name=UNKNOWN,
-        expr=f"count by ({ON_GROUP}) ({looked} unless on (cluster, node) {build})",
+        expr=f"count by ({ON_GROUP}) ({checks.nodes_with_results(fleet, groups)} unless on (cluster, node) {build})",
         pending="1h",
         severity="ticket",
         summary="group {{ $labels.group }}: {{ $value }} nodes do not say of which golden image they were made",
@@ -57,8 +55,8 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], days: int) -> It
         "knows how old their system is.",
         doc=DOC,
         command="gpuprov replace FILE NODE",
-        firing=(run,),
-        silent=(run, on_node(fleet, group, BUILD, constant(0))),
+        firing=results,
+        silent=(*results, on_node(fleet, group, BUILD, constant(0))),
         fires_at_s=3720,
         twin=checks.MISSING,
         counts_nan=True,

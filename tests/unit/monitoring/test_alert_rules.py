@@ -19,6 +19,7 @@ from provisioner.monitoring.export import files
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rule_tests import ABOUT_NOTHING
+from provisioner.monitoring.rules.checks import results
 from provisioner.monitoring.rules.own import NO_MANAGER
 from tests.support.prometheus import promtool
 from tests.support.sandbox_cluster import ROOT
@@ -115,7 +116,7 @@ def test_a_fleet_cut_up_by_mig_has_its_cost(tmp_path: Path) -> None:
         ("checks", "CheckGpuCount", "== 0", "== 1"),
         ("efa", "EfaPacketsDropped", "> 1000", "> 9000"),
         ("efa", "EfaPeersUnresponsive", "> 1000", "> -1"),
-        ("efa", "EfaCountersMissing", "and on", "or on"),
+        ("efa", "EfaCountersMissing", "and on (cluster, node) gpuprov_efa", "or on (cluster, node) gpuprov_efa"),
         ("images", "GoldenImageOld", "> 7776000", "> 7862400"),
         ("images", "GoldenImageUnknown", "unless", "and"),
         ("capacity", "CapacityBlockEnds", "< 86400", "< 3600"),
@@ -135,6 +136,19 @@ def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str,
     done = run(tmp_path, replace(group, rules=(broken,)))
     assert done.returncode != 0
     assert alert in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("nvswitch and EFA", "EfaCountersMissing"), ("golden image", "GoldenImageUnknown")]
+)
+def test_checks_that_did_not_run_have_one_alert(kind: str, name: str, tmp_path: Path) -> None:
+    """And not one more for each reading that they did not give."""
+    watched = fleet(tmp_path, FLEETS[kind])
+    group = next(group for group in rules.rule_groups(watched) if name in str(group.rules))
+    rule = next(rule for rule in group.rules if isinstance(rule, AlertRule) and rule.name == name)
+    looked, _ = results(watched, watched.groups[0])
+    done = run(tmp_path, replace(group, rules=(replace(rule, silent=(looked,)),)))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
