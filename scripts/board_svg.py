@@ -48,11 +48,12 @@ def answers(url: str, board: Board, panel: Panel) -> list[Answer]:
             labels = series["metric"]
             legend = re.sub(r"\{\{(\w+)\}\}", lambda match, labels=labels: labels.get(match[1], ""), row.legend)
             rows.append(Answer(labels, float(series["value"][1]), legend))
-    return sorted(rows, key=lambda answer: [*map(_natural, answer.labels.items())])
+    return sorted(rows, key=lambda answer: _natural(answer.legend or str(sorted(answer.labels.items()))))
 
 
-def _natural(label: tuple[str, str]) -> tuple[str, list[tuple[int, str]]]:
-    return label[0], [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", label[1])]
+def _natural(text: str) -> list[tuple[int, str]]:
+    """train-2 comes before train-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def draw(board: Board, results: Mapping[str, Sequence[Answer]]) -> str:
