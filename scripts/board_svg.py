@@ -91,10 +91,10 @@ def _panel(panel: Panel, rows: Sequence[Answer]) -> Iterator[str]:
     yield f'<text x="{GAP + 4}" y="18">{escape(panel.title)}</text>'
     if panel.kind == "number":
         value = rows[0].value if rows else None
-        shown = "No data" if value is None else f"{value:g}{UNITS[panel.unit]}"
+        text = "No data" if value is None else f"{value:g}{UNITS[panel.unit]}"
         fill = COLORS[_color(panel, value)] if value is not None and panel.steps else "none"
         yield f'<rect x="{GAP / 2}" y="{HEAD}" width="{width}" height="{height - HEAD}" fill="{fill}"/>'
-        yield f'<text x="{width / 2}" y="{HEAD + 38}" font-size="30" text-anchor="middle">{shown}</text>'
+        yield f'<text x="{width / 2}" y="{HEAD + 38}" font-size="30" text-anchor="middle">{text}</text>'
     elif panel.kind == "cells":
         yield from _cells(panel, rows, width)
     else:
@@ -125,7 +125,7 @@ def _table(rows: Sequence[Answer], width: int) -> Iterator[str]:
 
 def _color(panel: Panel, value: float) -> str:
     """Of the last step that the value reaches."""
-    return next((color for least, color in reversed(panel.steps) if least is None or value >= least), "")
+    return next((color for minimum, color in reversed(panel.steps) if minimum is None or value >= minimum), "")
 
 
 def main() -> None:
