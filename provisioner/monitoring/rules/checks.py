@@ -16,6 +16,9 @@ BY_CHECK = '{{ if eq $labels.severity "fatal" }}page{{ else }}ticket{{ end }}'
 """The severity of an alert on a check is that of the sample: a failure at an unverified limit warns on that node."""
 LOOKED = "gpuprov_check_timestamp_seconds"
 """When the timer of the checks last wrote its metrics (verify/health.py)."""
+READINGS_S = 300
+"""Seconds between two evaluations of rules on what the timer reads beside its checks: it is new every 10 minutes, and
+of a thousand nodes too much for every 30 s."""
 MISSING = "GpuprovChecksMissing"
 UNKNOWN = "GpuprovCheckUnknown"
 MOMENTARY = ("cloud.interruption",)

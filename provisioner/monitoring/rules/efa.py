@@ -38,7 +38,9 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     groups = [group for group in fleet.groups if group.efa]
     if not groups or fleet.health_minutes is None:
         return None
-    return RuleGroup(f"gpuprov-efa-{fleet.cluster}", tuple(_rules(fleet, groups, fleet.health_minutes * 60)))
+    return RuleGroup(
+        f"gpuprov-efa-{fleet.cluster}", tuple(_rules(fleet, groups, fleet.health_minutes * 60)), checks.READINGS_S
+    )
 
 
 def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) -> Iterator[AlertRule]:
@@ -56,7 +58,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
     yield AlertRule(
         name="EfaPacketsDropped",
         expr=f"increase({select(fleet, DROPS)}[{duration(window_s)}]) > {drops:g}",
-        pending="1m",
+        pending="0s",
         severity="ticket",
         summary="{{ $labels.node }}: EFA device {{ $labels.device }} dropped {{ $value }} packets within "
         f"{duration(window_s)}",
@@ -66,7 +68,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
         basis="catalogue, efa.rx_drops (unverified)",
         firing=(on_device(DROPS, rises(2 * drops)),),
         silent=(on_device(DROPS, constant(5000)),),
-        fires_at_s=600,
+        fires_at_s=660,
         twin=MISSING,
     )
     for name, metric, events, advice in (
@@ -80,7 +82,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
         yield AlertRule(
             name=name,
             expr=f"sum by ({ON_NODE}) (increase({select(fleet, metric)}[{duration(window_s)}])) > {hours * EVENTS:g}",
-            pending="1m",
+            pending="0s",
             severity="ticket",
             summary=f"{{{{ $labels.node }}}}: EFA counts {{{{ $value }}}} {events} within {duration(window_s)}",
             description=advice,
@@ -89,7 +91,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], every_s: int) ->
             basis="judgement: AWS publishes no limit",
             firing=(on_device(metric, rises(2 * hours * EVENTS)),),
             silent=(on_device(metric, constant(5000)),),
-            fires_at_s=600,
+            fires_at_s=660,
             twin=MISSING,
         )
     # A driver that does not know the last of them knows none of the three on connections.

@@ -20,7 +20,9 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
     groups = [group for group in fleet.groups if group.golden]
     if not groups or fleet.health_minutes is None or fleet.image_days is None:
         return None
-    return RuleGroup(f"gpuprov-images-{fleet.cluster}", tuple(_rules(fleet, groups, fleet.image_days)))
+    return RuleGroup(
+        f"gpuprov-images-{fleet.cluster}", tuple(_rules(fleet, groups, fleet.image_days)), checks.READINGS_S
+    )
 
 
 def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], days: int) -> Iterator[AlertRule]:
@@ -41,7 +43,7 @@ def _rules(fleet: WatchedFleet, groups: Sequence[WatchedGroup], days: int) -> It
         basis="monitoring.image_days of cluster.yaml",
         firing=(on_node(fleet, group, BUILD, constant(-age_s)),),
         silent=(on_node(fleet, group, BUILD, constant(1800 - age_s)),),
-        fires_at_s=1020,
+        fires_at_s=1320,
         twin=UNKNOWN,
     )
     results = checks.results(fleet, group)
