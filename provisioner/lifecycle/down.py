@@ -21,6 +21,7 @@ from provisioner.lifecycle.upgrade.actions import NodeActions, end_without_machi
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.machines.providers.base import Provider
 from provisioner.machines.terraform.binary import Binary
+from provisioner.monitoring.breaker_alert import Trip
 from provisioner.plan.models import Plan, build_plan
 from provisioner.rundir import intent
 from provisioner.spec.site import CloudSite
@@ -183,7 +184,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             quarantine.forget(cluster)
         except GpuprovError as error:  # a damaged record of nodes that are gone keeps nobody
             events("down", "warning", str(error))
-        silencing.settle(cluster, "down", {}, heads=False)
+        silencing.settle(cluster, "down", {}, heads=False, trip=Trip(None))
         ssh_sockets.close(cluster.paths, cluster.nodes())
         remaining_text = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         resource_count = removal.removed - len(removal.stays)

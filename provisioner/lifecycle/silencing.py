@@ -1,5 +1,5 @@
-"""Alerts of nodes out of service are silenced in the Alertmanagers of the cluster: the one that cluster.yaml names
-(monitoring.alertmanager), and those of its head nodes, which are reached through ssh.
+"""Alerts of nodes out of service are silenced in the Alertmanagers of the cluster, and a tripped breaker is an alert
+there: in the one that cluster.yaml names (monitoring.alertmanager), and in those of its head nodes, through ssh.
 
 An Alertmanager that fails keeps no command: it is a warning, and `settle` makes up for it after the next verdict.
 """
@@ -14,7 +14,8 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Stage
 from provisioner.common.text import few
 from provisioner.lifecycle import alertmanagers
-from provisioner.monitoring import silences
+from provisioner.monitoring import breaker_alert, silences
+from provisioner.monitoring.breaker_alert import Trip
 from provisioner.monitoring.fleet import cluster_label
 
 if TYPE_CHECKING:
@@ -44,12 +45,19 @@ def end(cluster: Cluster, stage: Stage, names: Collection[str]) -> None:
         )  # fmt: skip
 
 
-def settle(cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads: bool = True) -> None:
-    """Silence these nodes of the cluster (node → why) and no others. `heads`: whether head nodes are still there."""
-    _try(
-        cluster, stage, lambda url, label: silences.settle(url, label, comments), "silences may be out of date",
-        heads=heads,
-    )  # fmt: skip
+def settle(
+    cluster: Cluster, stage: Stage, comments: Mapping[str, str], *, heads: bool = True, trip: Trip | None = None
+) -> None:
+    """Silence these nodes of the cluster (node → why) and no others. `heads`: whether head nodes are still there.
+    `trip`: what a verdict says of the breaker; None leaves its alert as it is."""
+
+    def change(url: str, label: str) -> None:
+        silences.settle(url, label, comments)
+        if trip is not None:
+            breaker_alert.settle(url, label, trip)
+
+    subjects = "silences" if trip is None else f"silences and {breaker_alert.NAME}"
+    _try(cluster, stage, change, f"{subjects} may be out of date", heads=heads)
 
 
 def _try(

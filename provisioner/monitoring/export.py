@@ -31,7 +31,7 @@ from provisioner.spec.models import ClusterSpec
 HEAD = "# Written by `gpuprov monitoring export`; the next export writes it again\n"
 FOR_EDITING = ("prometheus.yml", "alertmanager.yml")
 """Files to which users add what is theirs. An edited one is kept."""
-SUBJECTS = ("nodes", "host", "checks", "gpus", "xids", "network", "usage", "prometheus")
+SUBJECTS = ("nodes", "capacity", "host", "checks", "gpus", "xids", "network", "efa", "images", "usage", "prometheus")
 """Of groups of rules, as their names have them."""
 
 
@@ -107,18 +107,21 @@ def missing(spec: ClusterSpec, fleet: WatchedFleet, nodes: Sequence[Node]) -> It
     if not spec.monitoring.installs_node_exporter:
         yield "hosts without a node_exporter of their own: cluster.yaml has no monitoring.prometheus"
     if fleet.health_minutes is None:
-        yield "gpuprov's checks: cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
+        yield (
+            "gpuprov's checks, and what their timer alone reads (EFA counters, ages of golden images, ends of capacity "
+            "blocks): cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"
+        )
     if not fleet.exports_dcgm:
         yield "GPUs: monitoring.dcgm_exporter is off"
     for group in fleet.groups:
+        if group.block and fleet.simulated:
+            yield f"the end of the capacity block of group {group.name}: a sandbox has none"
         if not group.machine.gpu_count:
             continue
         if not group.has_dcgm:
             yield f"GPU readings of group {group.name}: DCGM does not read {group.gpu.model}; its checks are watched"
         elif group.mig and group in fleet.dcgm_groups:
             yield f"use of the GPUs of group {group.name}: DCGM gives no utilization of a GPU that MIG cuts up"
-        if group.machine.network.kind == "efa":
-            yield f"EFA counters of group {group.name}: node_exporter does not read them; checks efa.* are watched"
         if group.rdma and not has_known_ports(group):
             yield f"single RDMA ports of group {group.name}: the catalogue does not name them; checks ib.* are watched"
 

@@ -16,7 +16,9 @@ HOURS_A_DAY = 24
 
 @dataclass(frozen=True, slots=True)
 class WatchedGroup:
-    """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought."""
+    """One group. `price_hour`: list price on demand of one machine; None where it is unknown, or nothing is bought.
+    `block`: its machines are of a capacity block, which ends; `golden`: they
+    start from a golden image; `efa`: they have EFA."""
 
     name: str
     site: str
@@ -26,6 +28,9 @@ class WatchedGroup:
     mig: bool
     ecc: bool
     rdma: bool
+    block: bool = False
+    golden: bool = False
+    efa: bool = False
     price_hour: float | None = None
     currency: str = ""
 
@@ -37,13 +42,15 @@ class WatchedGroup:
 @dataclass(frozen=True, slots=True)
 class WatchedFleet:
     """One cluster. `cluster` is its label: a sandbox has another than the real cluster of that name. `health_minutes`:
-    how often the nodes run gpuprov's checks; None where the timer is off."""
+    how often the nodes run gpuprov's checks; None where the timer is off. `image_days`: age from which a golden image
+    is old; None: no age is."""
 
     cluster: str
     groups: tuple[WatchedGroup, ...]
     simulated: bool
     health_minutes: int | None
     exports_dcgm: bool
+    image_days: int | None = None
 
     @property
     def dcgm_groups(self) -> tuple[WatchedGroup, ...]:
@@ -86,6 +93,9 @@ def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, sim
                 mig=group.gpu.mig is not None,
                 ecc=gpu.ecc and group.gpu.ecc,
                 rdma=machine.network.kind in ("infiniband", "roce") and group.network.rdma is not False,
+                block=group.capacity.kind == "block",
+                golden=group.image is not None,
+                efa=machine.uses_efa(group.network.rdma),
                 price_hour=price.price if price else None,
                 currency=price.currency if price else "",
             )
@@ -96,6 +106,7 @@ def watched_fleet(spec: ClusterSpec, nodes: Sequence[Node] | None = None, *, sim
         simulated,
         None if health is None else minutes(health.every),
         spec.monitoring.dcgm_exporter,
+        spec.monitoring.image_days,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from provisioner.monitoring.alertmanager import WATCHDOG
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S
+from provisioner.monitoring.rules.capacity import ENDING, ENDS
 from provisioner.monitoring.rules.checks import UNKNOWN, alert_name
 from provisioner.monitoring.rules.gpus import TEMPERATURE, absence_name
 from provisioner.monitoring.rules.nodes import DOWN
@@ -30,6 +31,7 @@ SAME_CAUSE = {
     "NodeDiskReadOnly": ("storage.readonly",),
     "NodeRaidDiskFailed": ("storage.raid",),
     "RdmaReceiveErrors": ("rdma.counters",),
+    "EfaPacketsDropped": ("rdma.counters",),
     "GpuXid.*": ("gpu.xid", "gpu.xid_again", "dcgm.xid"),
 }
 """Alert on a metric of dcgm-exporter or node_exporter → checks, as they are reported, that find the same later."""
@@ -80,6 +82,7 @@ def alertmanager() -> dict[str, Any]:
             _hides(f"alertname={absence_name(TEMPERATURE)}", 'alertname=~"Dcgm.*Missing|GpuMissing|CheckDcgm.*"',
                    f"alertname!={absence_name(TEMPERATURE)}"),
             _hides("alertname=RdmaPortsMissing", 'alertname=~"RdmaPortDown|CheckIbPorts"'),
+            _hides(f"alertname={ENDING}", f"alertname={ENDS}", equal=("cluster", "group")),
             _hides("alertname=GpuMissing", 'alertname=~"CheckGpuCount|CheckGpuXid|GpuXid.*"'),
             *(
                 _hides((f'alertname=~"{alert}"', f"severity={severity}"), f'alertname=~"{_alerts_on(checks)}"',
@@ -97,7 +100,7 @@ def _alerts_on(checks: Sequence[str]) -> str:
     return "|".join(map(alert_name, checks))
 
 
-def _hides(source: str | Sequence[str], *targets: str) -> dict[str, Any]:
+def _hides(source: str | Sequence[str], *targets: str, equal: Sequence[str] = ("cluster", "node")) -> dict[str, Any]:
     """One cause of a node, one voice."""
     sources = [source] if isinstance(source, str) else list(source)
-    return {"source_matchers": sources, "target_matchers": list(targets), "equal": ["cluster", "node"]}
+    return {"source_matchers": sources, "target_matchers": list(targets), "equal": list(equal)}

@@ -193,13 +193,23 @@ class Monitoring(Model):
         json_schema_extra={"writeOnly": True},  # a password in it is not repeated in an error
         title="a URL such as http://10.0.0.9:9093, without user and password",
         description="Your Alertmanager, reached from the computer that runs gpuprov. Alerts of nodes that gpuprov "
-        "takes out of service are silenced there, until they are back. Null silences nothing",
+        "takes out of service are silenced there, until they are back, and a tripped breaker is an alert there. Null: "
+        "neither",
         examples=["http://10.0.0.9:9093"],
     )
     grafana: bool = Field(
         default=False,
         title="true or false",
         description="Grafana, from its maker's repository, beside the Prometheus of a group, with gpuprov's dashboards",
+    )
+    image_days: int | None = Field(
+        default=90,
+        ge=1,
+        le=3650,
+        title="a whole number of days, or null",
+        description="Age of a golden image from which an alert makes a ticket for the group whose nodes were made of "
+        "it. Null: no alert",
+        examples=[30],
     )
     health_check: HealthCheck | None = Field(
         default=None,

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from provisioner.verify.facts import Facts, read
 from provisioner.verify.merged_checks import merge
 from provisioner.verify.parsers import last_look
 from provisioner.verify.peers import Peers
+from provisioner.verify.readings import Metric, readings
 from provisioner.verify.registry import plain_checks
 from provisioner.verify.request import request_for
 from provisioner.verify.results import CheckResult, NodeReport, blame
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             write(out, metrics(None, time.time(), time.monotonic() - began))
             return 1
-        write(out, metrics(report, time.time(), time.monotonic() - began))
+        write(out, metrics(report, time.time(), time.monotonic() - began, readings(facts, expected)))
         for check in report.condemned:
             print(f"{check.id}: {check.status}: {check.message or check.says}")
     return 0
@@ -160,26 +161,23 @@ def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
     )  # fmt: skip
 
 
-def metrics(report: NodeReport | None, at: float, seconds: float) -> str:
-    """The metrics as Prometheus' text; None: nothing could be judged, and the node is not ok."""
-    lines: list[str] = []
-
-    def metric(name: str, about: str, samples: Mapping[str, str]) -> None:
-        lines.extend([f"# HELP {name} {about}", f"# TYPE {name} gauge"])
-        lines.extend(f"{name}{labels} {value}" for labels, value in samples.items())
-
+def metrics(report: NodeReport | None, at: float, seconds: float, more: Iterable[Metric] = ()) -> str:
+    """The metrics as Prometheus' text; None: nothing could be judged, and the node is not ok. `more`: readings."""
     checks = report.checks if report is not None else ()
     simulated = " (SIMULATED hardware)" if report is not None and report.simulated else ""
     samples = {f'{{check="{c.id}",severity="{c.severity}"}}': VALUE[c.status] for c in checks if c.status in VALUE}
-    metric("gpuprov_check", f"1 passed, 0 failed, NaN could not be answered{simulated}", samples)
     notes = {f'{{check="{c.id}"}}': "1" for c in checks if c.status == "note"}
-    metric("gpuprov_note", f"Worth knowing, and no failure{simulated}", notes)
     ok = report is not None and report.ok
-    metric("gpuprov_node_ok", f"No fatal check failed or is unknown{simulated}", {"": str(int(ok))})
-    metric("gpuprov_simulated", "Whether the hardware is simulated", {"": str(int(bool(simulated)))})
-    metric("gpuprov_check_timestamp_seconds", "When the checks ended", {"": f"{at:.0f}"})
-    metric("gpuprov_check_duration_seconds", "How long they took", {"": f"{seconds:.2f}"})
-    return "\n".join(lines) + "\n"
+    rows = (
+        Metric("gpuprov_check", f"1 passed, 0 failed, NaN could not be answered{simulated}", samples),
+        Metric("gpuprov_note", f"Worth knowing, and no failure{simulated}", notes),
+        Metric("gpuprov_node_ok", f"No fatal check failed or is unknown{simulated}", {"": str(int(ok))}),
+        Metric("gpuprov_simulated", "Whether the hardware is simulated", {"": str(int(bool(simulated)))}),
+        Metric("gpuprov_check_timestamp_seconds", "When the checks ended", {"": f"{at:.0f}"}),
+        Metric("gpuprov_check_duration_seconds", "How long they took", {"": f"{seconds:.2f}"}),
+        *(replace(row, about=row.about + simulated) for row in more),
+    )
+    return "".join(f"{row}\n" for row in rows)
 
 
 def write(out: Path, text: str) -> None:

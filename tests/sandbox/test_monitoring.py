@@ -57,3 +57,11 @@ def test_exporters_answer_on_the_private_address_alone(fleet: SandboxCluster) ->
         listening = {line.split()[3] for line in done.stdout.splitlines() if ":9100" in line or ":9400" in line}
         assert len(listening) == 2
         assert not any(address.startswith(("0.0.0.0", "*", "[::]")) for address in listening), listening
+
+
+def test_the_timer_exports_the_counters_of_each_efa_device(fleet: SandboxCluster) -> None:
+    command = "curl -s http://$(hostname -I | cut -d' ' -f1):9100/metrics | grep ^gpuprov_efa_"
+    done = fleet.run("exec", fleet.file, "--node", "train-0", command)
+    assert done.status == 0, done.stderr
+    for counter in ("rx_bytes", "rx_drops", "unresponsive_remote_events"):
+        assert done.stdout.count(f"gpuprov_efa_{counter}_total{{device=") == 4, done.stdout

@@ -56,6 +56,9 @@ def _node(fleet: WatchedFleet, group: WatchedGroup, name: str, began: float) -> 
     if group.rdma:
         for port in range(group.machine.network.ports):
             yield from _port({**on_host, "device": f"mlx5_{port}", "port": "1"})
+    if group.efa and fleet.health_minutes is not None:
+        for device in range(group.machine.network.ports):
+            yield from _efa({**on_host, "device": f"rdmap{device}s27"})
     if group.has_dcgm and fleet.exports_dcgm:
         exporter = {**target, "job": DCGM_JOB, "instance": f"{name}:9400"}
         yield Signal("up", exporter, _always(1))
@@ -87,6 +90,15 @@ def _port(labels: Mapping[str, str]) -> Iterator[Signal]:
     yield Signal("node_infiniband_port_errors_received_total", labels, _always(12))
     for direction in ("received", "transmitted"):
         yield Signal(f"node_infiniband_port_data_{direction}_bytes_total", labels, lambda t: 1e9 * t)
+
+
+def _efa(labels: Mapping[str, str]) -> Iterator[Signal]:
+    """As the timer writes them, which reads counters every 10 minutes."""
+    for direction in ("rx", "tx"):
+        yield Signal(f"gpuprov_efa_{direction}_bytes_total", labels, lambda t: 1e9 * (t // 600 * 600))
+    yield Signal("gpuprov_efa_rx_drops_total", labels, lambda t: 20 * (t // 36000))  # of jobs that are killed
+    for event in ("retrans_timeout", "impaired_remote_conn", "unresponsive_remote"):
+        yield Signal(f"gpuprov_efa_{event}_events_total", labels, lambda t: 5 * (t // 36000))
 
 
 def _gpu(number: int) -> dict[str, Value]:

@@ -8,7 +8,7 @@ again by the next verdict or the same command; the hooks are safe to run twice.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from provisioner.lifecycle.quarantine.rules import Decision, decide
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.monitoring.breaker_alert import Trip
 from provisioner.output.report import QuarantineOutput
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
@@ -47,12 +48,14 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
             decision = Decision()
     else:
         _act(cluster, decision)
-    settle_silences(cluster)
-    return annotated(cluster, replace(report, breaker=decision.breaker))
+    report = replace(report, breaker=decision.breaker)
+    settle_silences(cluster, report)
+    return annotated(cluster, report)
 
 
-def settle_silences(cluster: Cluster) -> None:
-    """Silence the alerts of all nodes that are out of service now, and of no others."""
+def settle_silences(cluster: Cluster, report: Report | None = None) -> None:
+    """Silence the alerts of all nodes that are out of service now, and of no others. `report`: the verdict whose
+    breaker is to be an alert; None leaves that alert as it is."""
     if cluster.spec.monitoring.alertmanager is None and not cluster.spec.monitoring.heads:
         return
     try:
@@ -62,7 +65,17 @@ def settle_silences(cluster: Cluster) -> None:
     except GpuprovError as error:  # whoever needs the damaged record reports it
         cluster.events("quarantine", "warning", f"silences may be out of date: {error}")
     else:
-        silencing.settle(cluster, "quarantine", upgrading | replacing | quarantined)
+        trip = None if report is None else Trip(report.breaker, _suspects(cluster, report, quarantined))
+        silencing.settle(cluster, "quarantine", upgrading | replacing | quarantined, trip=trip)
+
+
+def _suspects(cluster: Cluster, report: Report, quarantined: Collection[str]) -> set[str]:
+    """Nodes that are neither in quarantine nor healthy by this verdict, so that they may still be those for which the
+    breaker tripped. None where no verdict puts a node into quarantine."""
+    if not cluster.spec.quarantine.automatic:
+        return set()
+    healthy = {verdict.name for verdict in report.nodes if verdict.ok}
+    return {node.name for node in cluster.nodes()} - healthy - {*quarantined}
 
 
 def annotated(cluster: Cluster, report: Report) -> Report:

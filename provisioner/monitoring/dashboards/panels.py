@@ -56,12 +56,23 @@ OK_BAD = ((None, "green"), (1.0, "red"))
 BAD_OK = ((None, "red"), (1.0, "green"))
 NO_FAILURE = "no check fails"
 NO_NVLINK, NO_RDMA, NO_ECC = "no NVLink in the fleet", "no InfiniBand or RoCE in the fleet", "GPUs without ECC"
+NO_EFA = "no EFA in the fleet"
 NO_PRICE = "machines whose price is unknown, or that are not bought"
 NO_SENSOR = "GPUs without a sensor at their memory"
 NO_MIG = "all GPUs are cut up by MIG"
 NODE_LEGEND, GROUP_LEGEND = "{{cluster}} {{node}}", "{{cluster}} {{group}}"
 GPU_LEGEND, CELL_LEGEND = f"{NODE_LEGEND} GPU {{{{gpu}}}}", f"{NODE_LEGEND}/{{{{gpu}}}}"
 PORT_LEGEND = f"{NODE_LEGEND} {{{{device}}}}"
+
+
+def _efa(title: str, unit: str, query: str, *queries: tuple[str, str], about: str = "") -> Panel:
+    """Queries on EFA's counters, which are read every 10 minutes. `queries`: counter → its legend; `query` has
+    `{counter}` for it."""
+    rows = tuple(
+        Query(query.replace("{counter}", f"gpuprov_efa_{counter}_total{{of}}"), f"{NODE_LEGEND} {legend}", NO_EFA)
+        for counter, legend in queries
+    )
+    return Panel(title, "lines", unit, rows, about)
 
 
 def _gpu(title: str, metric: str, unit: str, about: str = "", absent: str = "", rate: bool = False) -> Panel:
@@ -241,7 +252,7 @@ GPU = Board(
 NETWORK = Board(
     "network",
     "GPU network",
-    "InfiniBand and RoCE ports, NVLinks.",
+    "InfiniBand and RoCE ports, EFA devices, NVLinks.",
     ("cluster", "group", "node"),
     (
         Panel(
@@ -283,6 +294,24 @@ NETWORK = Board(
             "lines",
             "cps",
             (Query("rate(node_infiniband_port_errors_received_total{of}[$__rate_interval])", PORT_LEGEND, NO_RDMA),),
+        ),
+        _efa(
+            "EFA traffic",
+            "Bps",
+            "sum by (cluster, node) (rate({counter}[30m]))",
+            ("rx_bytes", "received"),
+            ("tx_bytes", "sent"),
+            about="All devices of a node, mean of 30 minutes: the counters are read every 10 minutes.",
+        ),
+        _efa("EFA packets dropped in an hour", "none", "increase({counter}[1h])", ("rx_drops", "{{device}}")),
+        _efa(
+            "EFA timeouts and connections in trouble in an hour",
+            "none",
+            "sum by (cluster, node) (increase({counter}[1h]))",
+            ("retrans_timeout_events", "timeouts"),
+            ("impaired_remote_conn_events", "slowed down"),
+            ("unresponsive_remote_events", "no answer"),
+            about="All devices of a node. AWS documents these counters for Nitro v4 and later.",
         ),
         _gpu("NVLink replays", "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "cps", absent=NO_NVLINK, rate=True),
         _gpu("NVLink recoveries", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "cps", absent=NO_NVLINK, rate=True),

@@ -7,12 +7,12 @@ from typing import Any
 from provisioner.common import manual
 from provisioner.monitoring.fleet import WatchedFleet
 from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
-from provisioner.monitoring.rules import checks, gpus, host, network, nodes, own, usage, xids
+from provisioner.monitoring.rules import capacity, checks, efa, gpus, host, images, network, nodes, own, usage, xids
 
 
 def rule_groups(fleet: WatchedFleet) -> tuple[RuleGroup, ...]:
     """All of them, in the order of the file."""
-    by_subject = (nodes, host, checks, gpus, xids, network, usage, own)
+    by_subject = (nodes, capacity, host, checks, gpus, xids, network, efa, images, usage, own)
     return tuple(group for subject in by_subject if (group := subject.rule_group(fleet)) is not None)
 
 

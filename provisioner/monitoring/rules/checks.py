@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
-from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup
+from provisioner.monitoring.models import NODE_JOB, AlertRule, RuleGroup, Series
 from provisioner.monitoring.rules.series import VERIFY, constant, duration, on_node, rising, select, up
 from provisioner.verify.check import Check
 from provisioner.verify.check_runner import asks
@@ -14,6 +14,11 @@ from provisioner.verify.registry import plain_checks
 
 BY_CHECK = '{{ if eq $labels.severity "fatal" }}page{{ else }}ticket{{ end }}'
 """The severity of an alert on a check is that of the sample: a failure at an unverified limit warns on that node."""
+LOOKED = "gpuprov_check_timestamp_seconds"
+"""When the timer of the checks last wrote its metrics (verify/health.py)."""
+READINGS_S = 300
+"""Seconds between two evaluations of rules on what the timer reads beside its checks: it is new every 10 minutes, and
+of a thousand nodes too much for every 30 s."""
 MISSING = "GpuprovChecksMissing"
 UNKNOWN = "GpuprovCheckUnknown"
 MOMENTARY = ("cloud.interruption",)
@@ -41,6 +46,19 @@ def watched_checks(fleet: WatchedFleet) -> dict[str, tuple[Check, ...]]:
             name = reported(check.id)
             checks[name] = (*checks.get(name, ()), check)
     return dict(sorted(checks.items()))
+
+
+def nodes_with_results(fleet: WatchedFleet, groups: Iterable[WatchedGroup]) -> str:
+    """Nodes of the groups whose timer has given results: their readings, too, must be there. Of others
+    GpuprovChecksDidNotRun and MISSING tell."""
+    names = "|".join(group.name for group in groups)
+    return f"({select(fleet, LOOKED, group='~' + names)} and on (cluster, node) {select(fleet, 'gpuprov_check')})"
+
+
+def results(fleet: WatchedFleet, group: WatchedGroup) -> tuple[Series, ...]:
+    """For tests: what the timer of a node has given."""
+    check = on_node(fleet, group, "gpuprov_check", constant(1), check="gpu.count", severity="fatal")
+    return on_node(fleet, group, LOOKED, constant(0)), check
 
 
 def _failures(fleet: WatchedFleet, group: WatchedGroup) -> Iterator[AlertRule]:
@@ -109,7 +127,7 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         fires_at_s=2 * every_s + 60,
         twin=MISSING,
     )
-    time_of_check = select(fleet, "gpuprov_check_timestamp_seconds")
+    time_of_check = select(fleet, LOOKED)
     yield AlertRule(
         name="GpuprovChecksStale",
         expr=f"time() - {time_of_check} > {3 * every_s}",
@@ -119,8 +137,8 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         description="The timer gpuprov-health.timer is stopped, or its service hangs. Old results are no proof.",
         doc='quarantine "Looking again and again"',
         command="gpuprov up FILE",
-        firing=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", constant(0)),),
-        silent=(on_node(fleet, group, "gpuprov_check_timestamp_seconds", rising(30)),),
+        firing=(on_node(fleet, group, LOOKED, constant(0)),),
+        silent=(on_node(fleet, group, LOOKED, rising(30)),),
         fires_at_s=3 * every_s + 420,
         twin=MISSING,
     )
@@ -135,6 +153,6 @@ def _silence(fleet: WatchedFleet, group: WatchedGroup, every_s: int) -> Iterator
         doc='monitoring "Results of checks are missing"',
         command="gpuprov exec FILE --node {{ $labels.node }} systemctl list-timers gpuprov-health.timer",
         firing=(node_up,),
-        silent=(node_up, on_node(fleet, group, "gpuprov_check_timestamp_seconds", constant(0))),
+        silent=(node_up, on_node(fleet, group, LOOKED, constant(0))),
         fires_at_s=2 * every_s + 60,
     )

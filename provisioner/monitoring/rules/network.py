@@ -12,7 +12,7 @@ from provisioner.monitoring.rules.series import LONG_S, ON_NODE, VERIFY, constan
 STATE = "node_infiniband_state_id"
 DOWNED = "node_infiniband_link_downed_total"
 RECEIVE_ERRORS = "node_infiniband_port_errors_received_total"
-"""Names of node_exporter's collector/infiniband_linux.go. EFA has no collector there: its checks are gpuprov's own."""
+"""Names of node_exporter's collector/infiniband_linux.go. EFA's counters are not there (efa.py)."""
 MISSING = "RdmaPortsMissing"
 ACTIVE = 4
 """Of STATE (1 down, 2 init, 3 armed, 4 active), as /sys/class/infiniband/*/ports/*/state has it."""

@@ -8,6 +8,7 @@ from provisioner.monitoring.fleet import WatchedFleet, WatchedGroup
 from provisioner.monitoring.models import DCGM_JOB, NODE_JOB, SCRAPE_S, TARGET_LABELS, Series
 
 ON_NODE = ", ".join(TARGET_LABELS)
+ON_GROUP = ", ".join(label for label in TARGET_LABELS if label != "node")
 """As an aggregation has them."""
 VERIFY = "gpuprov verify FILE --node {{ $labels.node }}"
 """The command of an alert that a verdict explains."""

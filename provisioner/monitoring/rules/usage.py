@@ -8,7 +8,7 @@ from provisioner.common.text import counted, money
 from provisioner.monitoring.fleet import HOURS_A_DAY, WatchedFleet
 from provisioner.monitoring.models import NODE_JOB, AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rules.gpus import TEMPERATURE, UTILISATION, absence_name, watched_metrics
-from provisioner.monitoring.rules.series import ON_NODE, constant, on_gpu, on_gpus, select, up
+from provisioner.monitoring.rules.series import ON_GROUP, ON_NODE, constant, on_gpu, on_gpus, select, up
 
 IDLE_HOURS = 6
 IDLE_PERCENT = 5
@@ -29,26 +29,25 @@ def rule_group(fleet: WatchedFleet) -> RuleGroup | None:
 
 
 def _recorded(fleet: WatchedFleet) -> Iterator[RecordingRule]:
-    by_group = "cluster, site, group, machine, gpu_model, simulated"
     used, temperature = select(fleet, UTILISATION), select(fleet, TEMPERATURE)
     metrics = watched_metrics(fleet)
     if TEMPERATURE in metrics:
         yield RecordingRule(
             GPUS_PRESENT,
-            f"count by ({by_group}) (count by ({ON_NODE}, UUID) ({temperature}))",
+            f"count by ({ON_GROUP}) (count by ({ON_NODE}, UUID) ({temperature}))",
             "GPUs that answer, by group",
         )
     if UTILISATION in metrics:
         yield RecordingRule(
             GPUS_IN_USE,
-            f"count by ({by_group}) (avg_over_time({used}[5m]) > {IDLE_PERCENT}) or 0 * count by ({by_group}) ({used})",
+            f"count by ({ON_GROUP}) (avg_over_time({used}[5m]) > {IDLE_PERCENT}) or 0 * count by ({ON_GROUP}) ({used})",
             f"GPUs whose utilisation over 5 minutes is above {IDLE_PERCENT} %, by group; without those cut up by MIG",
         )
         yield RecordingRule(
-            UTILISATION_MEAN, f"avg by ({by_group}) ({used}) / 100", "mean utilisation of the GPUs, 0 to 1, by group"
+            UTILISATION_MEAN, f"avg by ({ON_GROUP}) ({used}) / 100", "mean utilisation of the GPUs, 0 to 1, by group"
         )
     up_nodes = [select(fleet, "up", job=NODE_JOB, group=group.name) for group in fleet.groups]
-    counts = [(group, f"count by ({by_group}) ({nodes})") for group, nodes in zip(fleet.groups, up_nodes, strict=True)]
+    counts = [(group, f"count by ({ON_GROUP}) ({nodes})") for group, nodes in zip(fleet.groups, up_nodes, strict=True)]
     yield RecordingRule(
         GPUS_PAID,
         " or ".join(f"{count} * {number}" for group, count in counts if (number := group.machine.gpu_count)),

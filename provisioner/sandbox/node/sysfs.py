@@ -101,6 +101,8 @@ def source_version(module: dict[str, Any]) -> str:
     return hashlib.sha256(f"{module['version']}/{module.get('flavour')}".encode()).hexdigest()[:23].upper()
 
 
+EFA_COUNTERS = ("tx_bytes", "rx_bytes", "rx_drops", "retrans_timeout_events", "impaired_remote_conn_events",
+                "unresponsive_remote_events")  # fmt: skip
 COUNTERS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
             "excessive_buffer_overrun_errors", "port_xmit_discards")  # fmt: skip
 """Errors that every port of InfiniBand and RoCE counts; a fault gives a card others in `counters`."""
@@ -148,11 +150,11 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
         port / "sm_lid": f"{nic.get('sm_lid', int(infiniband)):#x}",
         port / "gids/0": "fe80:0000:0000:0000:" + ":".join(nic["guid"][i : i + 4] for i in range(0, 16, 4)),
     }
+    counted = nic.get("counters", {})
     if adapter:
-        counted = nic.get("counters", {})
         files |= {port / f"counters/{name}": str(counted.get(name, 0)) for name in COUNTERS}
     else:
-        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0))}
+        files |= {port / f"hw_counters/{name}": str(counted.get(name, 0)) for name in EFA_COUNTERS}
         if nic.get("p2p") is not None:
             files[folder / "device/p2p"] = nic["p2p"]
     if "pcie" in nic:  # virtual functions, as most cards of a cloud are, show no link

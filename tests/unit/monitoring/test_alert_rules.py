@@ -19,6 +19,7 @@ from provisioner.monitoring.export import files
 from provisioner.monitoring.fleet import WatchedFleet, watched_fleet
 from provisioner.monitoring.models import AlertRule, RecordingRule, RuleGroup
 from provisioner.monitoring.rule_tests import ABOUT_NOTHING
+from provisioner.monitoring.rules.checks import results
 from provisioner.monitoring.rules.own import NO_MANAGER
 from tests.support.prometheus import promtool
 from tests.support.sandbox_cluster import ROOT
@@ -32,11 +33,15 @@ FLEETS = {
     "MIG": "machine: p4d.24xlarge, count: 1, gpu: { mig: 1g.5gb }",
     "two machine types": "machine: p4d.24xlarge, count: 4 }\n  other: { machine: p5.48xlarge, count: 2",
     "one GPU": "machine: g5.2xlarge, count: 2",
+    "golden image": "machine: p4d.24xlarge, count: 2, image: pytorch-a100@stable",
+    "capacity block": "machine: p5.48xlarge, count: 2, capacity: { kind: block, id: cr-0123456789abcdef0 }",
 }
 
 
 def fleet(tmp_path: Path, group: str = FLEETS["nvswitch and EFA"]) -> WatchedFleet:
-    file = tmp_path / "cluster.yaml"
+    file, recipes = tmp_path / "cluster.yaml", tmp_path / "images"
+    if not recipes.exists():
+        recipes.symlink_to(ROOT / "images")
     file.write_text(
         "name: vision\nsites: { ohio: { provider: aws, region: us-east-2 } }\n"
         f"monitoring: {{ prometheus: {{ at: external }} }}\ngroups:\n  train: {{ {group} }}\n"
@@ -55,7 +60,8 @@ def run(folder: Path, group: RuleGroup) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("kind", FLEETS)
 def test_rules_fire_and_are_silent(kind: str, tmp_path: Path) -> None:
     groups = rules.rule_groups(fleet(tmp_path, FLEETS[kind]))
-    subjects = ("gpus", "usage", "nodes") if kind != "nvswitch and EFA" else ("",)  # the rest is the same for all
+    # the rest is the same for all
+    subjects = ("gpus", "usage", "nodes", "capacity", "images") if kind != "nvswitch and EFA" else ("",)
     for group in [group for group in groups if any(subject in group.name for subject in subjects)]:
         done = run(tmp_path, group)
         assert done.returncode == 0, f"{group.name}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
@@ -108,11 +114,20 @@ def test_a_fleet_cut_up_by_mig_has_its_cost(tmp_path: Path) -> None:
         ("usage", "HighGPUIdle", "< 5", "< 0"),
         ("checks", "GpuprovChecksStale", "time() -", "0 *"),
         ("checks", "CheckGpuCount", "== 0", "== 1"),
+        ("efa", "EfaPacketsDropped", "> 1000", "> 9000"),
+        ("efa", "EfaPeersUnresponsive", "> 1000", "> -1"),
+        ("efa", "EfaCountersMissing", "and on (cluster, node) gpuprov_efa", "or on (cluster, node) gpuprov_efa"),
+        ("images", "GoldenImageOld", "> 7776000", "> 7862400"),
+        ("images", "GoldenImageUnknown", "unless", "and"),
+        ("capacity", "CapacityBlockEnds", "< 86400", "< 3600"),
+        ("capacity", "CapacityBlockEnding", "< 3600", "< 86400"),
+        ("capacity", "CapacityBlockEndMissing", "unless", "and"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str, tmp_path: Path) -> None:
     """The tests can fail."""
-    groups = rules.rule_groups(fleet(tmp_path))
+    kind = {"capacity": "capacity block", "images": "golden image"}.get(subject, "nvswitch and EFA")
+    groups = rules.rule_groups(fleet(tmp_path, FLEETS[kind]))
     group = next(group for group in groups if group.name == f"gpuprov-{subject}-vision")
     rule = next(rule for rule in group.rules if isinstance(rule, AlertRule) and rule.name == alert)
     assert right in rule.expr
@@ -124,10 +139,23 @@ def test_a_wrong_rule_is_found(subject: str, alert: str, right: str, wrong: str,
 
 
 @pytest.mark.parametrize(
-    "name", ["aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml", "three-sites.yaml", "dgx-h100.yaml"]
+    ("kind", "name"), [("nvswitch and EFA", "EfaCountersMissing"), ("golden image", "GoldenImageUnknown")]
 )
-def test_every_rule_has_a_twin_for_its_absence(name: str) -> None:
-    alerts = rules.alert_rules(example(name))
+def test_checks_that_did_not_run_have_one_alert(kind: str, name: str, tmp_path: Path) -> None:
+    """And not one more for each reading that they did not give."""
+    watched = fleet(tmp_path, FLEETS[kind])
+    group = next(group for group in rules.rule_groups(watched) if name in str(group.rules))
+    rule = next(rule for rule in group.rules if isinstance(rule, AlertRule) and rule.name == name)
+    looked, _ = results(watched, watched.groups[0])
+    done = run(tmp_path, replace(group, rules=(replace(rule, silent=(looked,)),)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["aws-p4d.yaml", "azure-ndv4.yaml", "rtx4090.yaml", "three-sites.yaml", "dgx-h100.yaml", *FLEETS]
+)
+def test_every_rule_has_a_twin_for_its_absence(name: str, tmp_path: Path) -> None:
+    alerts = rules.alert_rules(fleet(tmp_path, FLEETS[name]) if name in FLEETS else example(name))
     names = {rule.name for rule in alerts}
     absences = {rule.name for rule in alerts if not rule.twin}
     assert {rule.twin for rule in alerts if rule.twin} <= names
@@ -138,13 +166,19 @@ def test_every_rule_has_a_twin_for_its_absence(name: str) -> None:
 
 
 def test_the_page_that_an_alert_names_is_there(tmp_path: Path) -> None:
-    for watched in (fleet(tmp_path), example("azure-ndv4.yaml")):
+    for watched in (example("azure-ndv4.yaml"), *(fleet(tmp_path, group) for group in FLEETS.values())):
         for rule in rules.alert_rules(watched):
             topic, _, heading = rule.doc.partition(" ")
             text = manual.page(topic)
             if heading:
                 section = manual.section(text, heading.strip('"'))
                 assert section.splitlines()[0].lstrip("# ") == heading.strip('"'), rule.name
+
+
+def test_drift_from_the_lock_has_the_alerts_that_the_guide_names(tmp_path: Path) -> None:
+    names = re.findall(r"Check[A-Z]\w+", manual.section(manual.page("monitoring"), "Drift from the lock"))
+    assert len(names) > 9
+    assert {*names} <= {rule.name for rule in rules.alert_rules(fleet(tmp_path))}
 
 
 def test_the_rules_of_a_fleet_are_the_same_in_every_process(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from provisioner.monitoring.dashboards.grafana import SOURCE, dashboards, expression
 from provisioner.monitoring.dashboards.panels import BOARDS, Board
 from provisioner.monitoring.rules import alert_rules, document, rule_groups
+from provisioner.verify.readings import EFA_COUNTERS
 from tests.support.sandbox_cluster import ROOT
 from tests.support.watched_nodes import example
 
@@ -40,10 +41,13 @@ INFINIBAND = [
 MDADM = ["node_md_disks"]
 """github prometheus/node_exporter collector/mdadm_linux.go: only where /proc/mdstat has a device."""
 OWN = [
+    *(f"gpuprov_efa_{counter}_total" for counter in EFA_COUNTERS),
     "gpuprov_check",
     "gpuprov_node_ok",
     "gpuprov_check_timestamp_seconds",
+    "gpuprov_image_build_timestamp_seconds",
     "gpuprov_interruption_pending",
+    "gpuprov_interruption_block_end_timestamp_seconds",
     "prometheus_notifications_alertmanagers_discovered",
     "prometheus_rule_evaluation_failures_total",
 ]

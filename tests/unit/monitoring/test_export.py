@@ -185,8 +185,7 @@ def test_files_are_for_everybody_and_hold_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (HEAD + TRAIN, "gpuprov's checks: cluster.yaml has neither monitoring.prometheus nor monitoring.health_check"),
-        (HEAD + TRAIN, "EFA counters of group train"),
+        (HEAD + TRAIN, "gpuprov's checks, and what their timer alone reads (EFA counters, ages of golden images, "),
         (HEAD + "monitoring: { dcgm_exporter: false }\n" + TRAIN, "GPUs: monitoring.dcgm_exporter is off"),
         (HEAD + "groups: { train: { machine: p4d.24xlarge, gpu: { mig: 1g.5gb } } }\n", "use of the GPUs of group"),
         (
@@ -200,6 +199,16 @@ def test_what_is_not_watched_is_said(text: str, sentence: str, tmp_path: Path) -
     watched = watched_fleet(load(cluster(tmp_path, text)), simulated=False)
     lines = export.missing(load(tmp_path / "cluster.yaml"), watched, [node(0)])
     assert [line for line in lines if line.startswith(sentence)]
+
+
+def test_the_end_of_a_block_is_not_watched_in_a_sandbox(tmp_path: Path) -> None:
+    block = "groups: { train: { machine: p5.48xlarge, capacity: { kind: block, id: cr-0123456789abcdef0 } } }\n"
+    spec = load(cluster(tmp_path, HEAD + "monitoring: { prometheus: { at: external } }\n" + block))
+    watched = watched_fleet(spec, simulated=True)
+    lines = [*export.missing(spec, watched, [node(0)])]
+    assert "the end of the capacity block of group train: a sandbox has none" in lines
+    assert not [name for name in export.files(watched, []) if "capacity" in name]
+    assert [name for name in export.files(watched_fleet(spec, simulated=False), []) if "capacity" in name]
 
 
 def test_a_fleet_of_amd_gpus_has_its_checks_and_no_rule_on_dcgm(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import yaml
 
 from provisioner.common.errors import GpuprovError
 from provisioner.monitoring import alertmanager, server_config, servers, silences
+from provisioner.monitoring.rules.capacity import ENDING, ENDS
 from tests.support.prometheus import TOOLS, serve, until
 
 pytestmark = [pytest.mark.heavy]
@@ -81,6 +82,20 @@ def test_silences_of_people_stay(manager: str) -> None:
     silences.end(manager, "vision", ["train-7"])
     rows = servers.get(f"{manager}/api/v2/silences")
     assert [row["status"]["state"] for row in rows if row["createdBy"] == "ada"] == ["active"]
+
+
+def test_the_page_on_the_end_of_a_block_hides_the_ticket_of_the_same_group_alone(manager: str) -> None:
+    def state_of(group: str, name: str) -> str:
+        filters = {"filter": [f'alertname="{name}"', f'group="{group}"', 'cluster="blocks"']}
+        (row,) = servers.get(f"{manager}/api/v2/alerts", filters)
+        return str(row["status"]["state"])
+
+    post(f"{manager}/api/v2/alerts", [
+        {"labels": {"alertname": name, "cluster": "blocks", "group": group, "severity": "page"}}
+        for group, name in (("train", ENDING), ("train", ENDS), ("infer", ENDS))
+    ])  # fmt: skip
+    until(lambda: state_of("train", ENDS) == "suppressed")
+    until(lambda: state_of("infer", ENDS) == state_of("train", ENDING) == "active")
 
 
 @pytest.mark.parametrize("path", ["/api/v2", "/nowhere"])

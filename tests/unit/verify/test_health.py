@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -17,16 +18,18 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.configure import inventory
+from provisioner.lifecycle.images import work
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import read
 from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.readings import BUILD, readings
 from provisioner.verify.registry import plain_checks
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 
 P4D = "p4d.24xlarge"
-SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\})? (\S+)$')
+SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\})?(\{device="[\w-]+"\})? (\S+)$')
 NOTE = re.compile(r'^gpuprov_note\{check="[a-z0-9_.]+"\} 1$')
 
 
@@ -56,7 +59,7 @@ def test_every_check_is_found_once() -> None:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Metric, or check → value; every line must be one of Prometheus' text format."""
+    """Metric with its device, or check → value; every line must be one of Prometheus' text format."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith(("# HELP ", "# TYPE ")):
@@ -64,8 +67,9 @@ def samples(text: str) -> dict[str, float]:
                 continue
             match = SAMPLE.match(line)
             assert match, line
-            assert (match[2] or match[1]) not in values
-            values[match[2] or match[1]] = float(match[4])
+            name = match[2] or match[1] + (match[4] or "")
+            assert name not in values
+            values[name] = float(match[5])
     assert text.endswith("\n")
     return values
 
@@ -80,6 +84,40 @@ def test_metrics_of_a_node() -> None:
     assert math.isnan(unreachable["gpu.count"])
     assert unreachable["gpuprov_node_ok"] == 0
     assert samples(health.metrics(None, 1.0, 1.0))["gpuprov_node_ok"] == 0
+
+
+@pytest.mark.parametrize(
+    ("identity", "exported"),
+    [
+        ('{"build": "20260131-031500", "image": "pytorch"}', {"gpuprov_image_build_timestamp_seconds": 1769829300}),
+        ('{"build": "latest", "image": "pytorch"}', {}),
+        ("", {}),
+    ],
+)
+def test_a_node_exports_when_its_golden_image_was_built(identity: str, exported: dict[str, float]) -> None:
+    facts, expectation = read(bundle({**healthy(P4D), "image.json": identity})), expected(P4D, "quick")
+    text = health.metrics(health.judge(facts, expectation), 1000.0, 1.5, readings(facts, expectation))
+    assert {name: value for name, value in samples(text).items() if "image_build" in name} == exported
+    assert BUILD == work.ID
+
+
+def test_a_node_with_efa_exports_its_counters() -> None:
+    document = json.loads(str(healthy(P4D)["rdma.json"]))
+    devices = document["devices"]
+    first = devices[next(iter(devices))]["ports"]["1"]["counters"]
+    first.update(rx_drops="7", retrans_timeout_events="3", impaired_remote_conn_events="x")
+    devices['"} 1\ngpuprov_node_ok 1'] = devices[next(iter(devices))]
+    facts = read(bundle({**healthy(P4D), "rdma.json": json.dumps(document)}))
+    rows = {row.name: row for row in readings(facts, expected(P4D, "quick"))}
+    drops = rows["gpuprov_efa_rx_drops_total"].samples
+    assert {*drops} == {f'{{device="rdmap{number}s27"}}' for number in (16, 32, 144, 160)}
+    timeouts = rows["gpuprov_efa_retrans_timeout_events_total"].samples
+    assert [*timeouts.values()] == ["3"]
+    assert [drops[device] for device in timeouts] == ["7"]
+    assert "gpuprov_efa_impaired_remote_conn_events_total" not in rows
+    assert "# TYPE gpuprov_efa_rx_drops_total counter" in str(rows["gpuprov_efa_rx_drops_total"])
+    other = replace(expected(P4D, "quick"), network="infiniband")
+    assert not [row for row in readings(facts, other) if "efa" in row.name]
 
 
 @pytest.fixture

@@ -360,6 +360,14 @@ def test_the_end_of_a_block_is_a_notice_ten_minutes_before(node: Node, monkeypat
     assert node.imds.asked == 0
 
 
+def test_the_end_of_a_block_is_a_metric_from_the_start(node: Node) -> None:
+    node.look()
+    assert "block_end" not in node.prom.read_text()
+    node.options_of_a_block("2026-12-01T11:00:00Z")
+    node.look()
+    assert "gpuprov_interruption_block_end_timestamp_seconds 1796122800\n" in node.prom.read_text()
+
+
 def test_the_hook_of_a_block_has_almost_ten_minutes(node: Node) -> None:
     node.options_of_a_block(at(595))
     node.look()

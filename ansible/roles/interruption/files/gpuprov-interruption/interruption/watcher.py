@@ -27,16 +27,16 @@ class Watcher:
     """
 
     def __init__(self, options):
-        self.options, ends = options, None
+        self.options, self.ends = options, None
         if options.ends:
             try:
                 seconds_of(options.ends)
-                ends = options.ends
+                self.ends = options.ends
             except ValueError as error:
                 say("--ends is ignored: {}".format(error))
         other = OTHERS.get(options.service)
-        self.events = other(options.metadata) if other else SpotAction(options.metadata, ends)
-        self.hook = Hook(options.node, options.hook, BLOCK_S if ends else MOST_S, self.save)
+        self.events = other(options.metadata) if other else SpotAction(options.metadata, self.ends)
+        self.hook = Hook(options.node, options.hook, BLOCK_S if self.ends else MOST_S, self.save)
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
                       "hook": None}  # fmt: skip
         self.written = None
@@ -129,6 +129,9 @@ class Watcher:
         gauges = [("pending", "Whether the cloud has announced that it takes this machine", int(notice is not None))]
         if notice is not None:
             gauges.append(("timestamp_seconds", "When it does", int(seconds_of(notice["time"]))))
+        if self.ends is not None:
+            gauges.append(("block_end_timestamp_seconds", "When machines of its capacity block begin to be taken",
+                           int(seconds_of(self.ends))))  # fmt: skip
         gauges.append(("rebalance", "Whether AWS recommends to move away", int(self.state["rebalance"] is not None)))
         gauges.append(("answered", "Whether the metadata service answers", int(self.state["silent_since"] is None)))
         if hook is not None and hook["state"] == "ended":
