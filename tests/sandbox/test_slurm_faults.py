@@ -60,9 +60,9 @@ def test_a_machine_is_replaced_after_its_jobs_and_a_head_node_not_before(fleet: 
 def test_a_new_head_node_gives_jobs_to_proven_nodes_alone(fleet: SandboxCluster) -> None:
     done = fleet.run("replace", fleet.file, "head-0", "--even-if-healthy", "--sandbox", "--yes")
     assert done.status == 0, done.stderr
-    assert scheduler(fleet) == dict.fromkeys(IDLE, ("IDLE+DRAIN", "gpuprov: proving")) or scheduler(
-        fleet
-    ) == dict.fromkeys(IDLE, ("UNKNOWN+DRAIN+NOT_RESPONDING", "gpuprov: proving"))
+    for state, reason in scheduler(fleet).values():
+        assert "DRAIN" in state
+        assert reason == "gpuprov: proving"
     assert fleet.run("sandbox", "fault", fleet.file, "train-0", "gpu-lost").status == 0
     assert fleet.verify().status == 1
     states = scheduler(fleet)
