@@ -163,12 +163,16 @@ class Ledger:
         return release
 
     def refuse_damaged_locks(self, lock: Lock) -> None:
-        """Raise GpuprovError where a kept lock is damaged, which `obsolete` needs; `keep` writes `lock` again."""
-        if files := sorted(self._locks.glob("*.lock")):
-            rewritten = identity(lock)
-            for file in files:
-                if file.stem != rewritten:
-                    self._read(file)
+        """Raise GpuprovError where a kept lock is damaged, which `obsolete` needs; `keep` writes `lock` again. Where
+        nodes.json was lost, also for a lock that is missing: machines are taken in before their locks are read."""
+        rewritten = identity(lock)
+        for file in sorted(self._locks.glob("*.lock")):
+            if file.stem != rewritten:
+                self._read(file)
+        if not self._paths.nodes.exists():
+            for release in sorted({entry.lock for entry in self._entries.values()} - {rewritten}):
+                if not self.has(release):
+                    raise self._missing(release)
 
     def obsolete(self, lock: Lock) -> dict[str, list[str]]:
         """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""

@@ -15,6 +15,7 @@ from provisioner.common.events import Event, Events
 from provisioner.lifecycle import alertmanagers, hooks, silencing
 from provisioner.monitoring import silences
 from provisioner.spec.models import Monitoring, Prometheus
+from provisioner.spec.scheduler import Scheduler
 from tests.unit.lifecycle.test_hooks import NODES, run
 
 
@@ -24,7 +25,7 @@ def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: A
     monkeypatch.setattr(hooks, "run", lambda *arguments, **how: calls.append((*arguments[:2], how)) or {})
     spec = SimpleNamespace(
         name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0),
-        monitoring=Monitoring(),
+        monitoring=Monitoring(), scheduler=Scheduler(),
     )  # fmt: skip
     cluster: Any = SimpleNamespace(
         spec=spec, file=Path("/x/cluster.yaml"), events=Events(), share=lambda: calls.append(("share",))
@@ -40,7 +41,7 @@ def watched_cluster(warnings: list[str], url: str | None = "http://manager:9093"
     events = Events()
     events.subscribe(lambda event: warnings.append(event.message) if event.kind == "warning" else None)
     hook = SimpleNamespace(drain="true", resume='test "$GPUPROV_NODE" = train-0', timeout_s=60.0)
-    spec = SimpleNamespace(name="vision", hooks=hook, monitoring=Monitoring(alertmanager=url))
+    spec = SimpleNamespace(name="vision", hooks=hook, monitoring=Monitoring(alertmanager=url), scheduler=Scheduler())
     return SimpleNamespace(spec=spec, file=Path("/x/cluster.yaml"), events=events, share=lambda: None, sandbox=True)
 
 
