@@ -144,7 +144,7 @@ def _lock_command(file: Path, *, sandbox: bool) -> str:
 IN_SERVICE = ({"IDLE"}, {"ALLOCATED"}, {"MIXED"}, {"COMPLETING"})
 
 
-def _scheduler_lines(node: StatusNode) -> Iterator[str]:
+def _scheduler_lines(node: StatusNode, fleet_file: str) -> Iterator[str]:
     """What Slurm has of a node that gets no jobs."""
     if (scheduler := node.scheduler) is None or {*scheduler.state} in IN_SERVICE:
         return
@@ -152,7 +152,8 @@ def _scheduler_lines(node: StatusNode) -> Iterator[str]:
         yield f"{node.name}: Slurm was not asked: {_line(scheduler.error)}"
         return
     reason = f" by {scheduler.user}: {scheduler.reason}" if scheduler.reason else ""
-    yield f"{node.name}: Slurm has it {_line('+'.join(scheduler.state) + reason)}"
+    hint = f" (`gpuprov verify {fleet_file} --node {node.name}` proves it)" if scheduler.is_ours else ""
+    yield f"{node.name}: Slurm has it {_line('+'.join(scheduler.state) + reason)}{hint}"
 
 
 def lines(document: StatusOutput, file: Path) -> Iterator[str]:
@@ -174,7 +175,7 @@ def lines(document: StatusOutput, file: Path) -> Iterator[str]:
                 yield f"{node.name}: its BMC could not be read: {_line(bmc.error)}"
             elif (bmc.power, bmc.health) != ("On", "OK"):
                 yield f"{node.name}: its BMC says: {_line(text)} (`gpuprov bmc {fleet_file} status {node.name}`)"
-        yield from _scheduler_lines(node)
+        yield from _scheduler_lines(node, fleet_file)
         if node.quarantine:
             yield f"{node.name}: {in_quarantine(node.name, node.quarantine, fleet_file)}"
         if node.replace:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from provisioner.common import paths
 from provisioner.common.errors import GpuprovError, LockedError
 from provisioner.common.levels import LEVELS
 from provisioner.common.text import counted
@@ -41,6 +42,9 @@ ENDS_MACHINE = ("up", "replace")
 """Actions with which the queue of a head node ends, too."""
 
 
+FUTURE = "from __future__ import annotations\n"
+
+
 def head_of(cluster: Cluster) -> Node | None:
     """The head node, once it was proven: before, Slurm gives jobs to no node."""
     head = slurm_files.head_node(cluster.spec, cluster.nodes())
@@ -52,7 +56,8 @@ def drain(
 ) -> dict[str, str]:
     """Have Slurm start no more jobs on these nodes, and wait for those that run where the machine changes next. Gives
     node → why it is not drained."""
-    head, names = head_of(cluster), _names(cluster, nodes)
+    # Also a head node that no record has as proven: it may give jobs, and one without Slurm says so.
+    head, names = slurm_files.head_node(cluster.spec, cluster.nodes()), _names(cluster, nodes)
     if head is None:
         return {}
     if action in ENDS_MACHINE and head in nodes and (refused := _refuse_queue(cluster, stage, head)):
@@ -144,9 +149,9 @@ def _due(cluster: Cluster, head: Node, report: Report, nodes: Sequence[Node], le
     from provisioner.lifecycle.quarantine import book
 
     known, ledger = _states(cluster, head), Ledger(cluster.paths)
-    out = {name: entry.reason for name, entry in book.load(cluster.paths).nodes.items()}
-    out |= dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "an upgrade has it out of service")
+    out = dict.fromkeys(upgrade_journal.load(cluster.paths).out_of_service(), "an upgrade has it out of service")
     out |= dict.fromkeys(replace_journal.load(cluster).nodes, "its machine is being replaced")
+    out |= {name: entry.reason for name, entry in book.load(cluster.paths).nodes.items()}
     is_deep = LEVELS.index(level) >= LEVELS.index(cluster.spec.verify.level)
     judged, healthy = {node.name: node.id for node in nodes}, {row.name for row in report.nodes if row.ok}
     due: dict[str, str] = {}
@@ -165,9 +170,11 @@ def _due(cluster: Cluster, head: Node, report: Report, nodes: Sequence[Node], le
 
 
 def _is_out(state: Mapping[str, Any]) -> bool:
-    """Whether the node gets no jobs, and it is gpuprov's or Slurm's own doing."""
-    is_foreign = state["reason"] not in ("", *on_head.BY_ITSELF) and not on_head.is_ours(dict(state))
-    return not on_head.is_in_service(dict(state)) and not is_foreign
+    """Whether the node gets no jobs by gpuprov's or Slurm's own doing, or is about to: it has called itself bad."""
+    node = dict(state)
+    if on_head.is_in_service(node):
+        return str(node["comment"]).startswith(on_head.BAD)
+    return not on_head.is_foreign(node)
 
 
 def _join(cluster: Cluster, head: Node, names: Sequence[str]) -> dict[str, str]:
@@ -178,7 +185,7 @@ def _join(cluster: Cluster, head: Node, names: Sequence[str]) -> dict[str, str]:
     key = _ask(cluster, head, {"do": "key"}).get("key")
     if not isinstance(key, str) or not key:
         raise GpuprovError("munge has no key there")
-    source = slurm_files.source("on_node.py")
+    source = _join_source()
 
     def join(name: str) -> str:
         try:
@@ -202,6 +209,13 @@ def _refuse_queue(cluster: Cluster, stage: Stage, head: Node) -> str:
     if not jobs:
         return ""
     return f"Slurm has {counted(len(jobs), 'job')}, which would be lost: let them end, or cancel them (`scancel`)"
+
+
+def _join_source() -> str:
+    """on_node.py, behind the module that keeps what a machine of one's own had before."""
+    record = (paths.data("ansible") / "plugins" / "module_utils" / "gpuprov_record.py").read_text(encoding="utf-8")
+    parts = (text.replace(FUTURE, "") for text in (record, slurm_files.source("on_node.py")))
+    return "\n".join([FUTURE, *parts])
 
 
 def _await_jobs(cluster: Cluster, stage: Stage, head: Node, names: Sequence[str], deadline_s: float) -> dict[str, str]:

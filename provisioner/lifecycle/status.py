@@ -171,6 +171,7 @@ def _scheduler(cluster: Cluster) -> dict[str, StatusScheduler]:
     if cluster.spec.scheduler.slurm is None:
         return {}
     from provisioner.lifecycle import slurm
+    from provisioner.scheduler import on_head
 
     try:
         rows = slurm.states(cluster, ASK_S)
@@ -178,7 +179,8 @@ def _scheduler(cluster: Cluster) -> dict[str, StatusScheduler]:
         workers = [node for node in cluster.nodes() if node.group != cluster.spec.scheduler.head]
         return {node.name: StatusScheduler(state=[], error=str(error)) for node in workers}
     return {
-        name: StatusScheduler(state=row["state"], reason=row["reason"], user=row["user"]) for name, row in rows.items()
+        name: StatusScheduler(state=row["state"], reason=row["reason"], user=row["user"], is_ours=on_head.is_ours(row))
+        for name, row in rows.items()
     }
 
 

@@ -41,7 +41,8 @@ class StatusScheduler(OpenOutput):
 
     state: list[str] = Field(description="As scontrol has it: IDLE, DRAIN …; empty where Slurm was not asked")
     reason: str = Field(default="", description="Why it is out of service; gpuprov's own reasons begin with its name")
-    user: str = Field(default="", description="Who took it out of service")
+    user: str = Field(default="", description="Who took it out of service; slurm: slurmctld itself")
+    is_ours: bool = Field(default=False, description="Whether gpuprov took it out of service")
     error: str | None = Field(default=None, description="Why Slurm was not asked")
 
 

@@ -22,8 +22,10 @@ OURS = "gpuprov"
 """How a reason of gpuprov begins."""
 BAD = "gpuprov bad: "
 """How a comment begins that slurm_health.py sets on a node."""
-BY_ITSELF = ("Node unexpectedly rebooted", "Not responding")
-"""Reasons for which Slurm itself takes a node for down (slurmctld, node_mgr.c)."""
+BY_GPUPROV = re.compile(r"gpuprov(?::| (?:quarantine|health|up|upgrade|replace|maintain)(?::|$))")
+"""Reasons that gpuprov gives; a person may begin one with its name, too."""
+SLURM = "slurm"
+"""The user of drains and downs that slurmctld itself orders (SlurmUser)."""
 NODE = re.compile(r"^NodeName=(\S+)")
 STATE = re.compile(r"\bState=(\S+)")
 REASON = re.compile(r"\bReason=(.*?)(?: \[([^\s\[\]@]+)@[^\s\]]*\])?(?: Comment=(.*))?$")
@@ -31,6 +33,11 @@ COMMENT = re.compile(r" Comment=(.*)$")
 """Last on a line. A reason of slurm.conf has no user and no time."""
 ACTIVE = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
 """States of jobs that have nodes. Without them squeue leaves suspended jobs out (squeue(1))."""
+OUT = {
+    "DRAIN", "NOT_RESPONDING", "FAIL", "INVALID_REG", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_DOWN",
+    "POWER_DOWN", "POWERED_DOWN",
+}  # fmt: skip
+"""Flags of a node that gets no jobs (sinfo(1), NODE STATE CODES)."""
 KEY_FILE = Path("/etc/munge/munge.key")
 PAUSE_S = 0.5
 DEADLINE_S = 60
@@ -47,7 +54,14 @@ def call(*command: str) -> str:
     environment = dict(os.environ, LC_ALL="C", SLURM_TIME_FORMAT="standard")
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False, env=environment
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=DEADLINE_S,
+            check=False,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{command[0]}: {error}") from error
@@ -80,7 +94,12 @@ def states() -> dict[str, dict[str, Any]]:
 
 def is_ours(node: dict[str, Any]) -> bool:
     """Whether gpuprov took the node out of service."""
-    return bool(node["reason"].startswith(OURS))
+    return bool(BY_GPUPROV.match(node["reason"])) and node["user"] in ("", "root", SLURM)
+
+
+def is_foreign(node: dict[str, Any]) -> bool:
+    """Whether somebody else took the node out of service, neither gpuprov nor Slurm by itself."""
+    return bool(node["reason"]) and not is_ours(node) and node["user"] != SLURM
 
 
 def drain(reasons: dict[str, str]) -> dict[str, Any]:
@@ -90,7 +109,7 @@ def drain(reasons: dict[str, str]) -> dict[str, Any]:
         node = known.get(name)
         if node is None:
             continue
-        if "DRAIN" in node["state"] and not is_ours(node):
+        if "DRAIN" in node["state"] and is_foreign(node):
             foreign[name] = f"{node['user']}: {node['reason']}"
             continue
         try:
@@ -111,12 +130,14 @@ def resume(names: list[str], wait_s: float) -> dict[str, Any]:
             failed[name] = "Slurm does not know the node"
             continue
         is_out = "DRAIN" in node["state"] or node["state"][0] in ("DOWN", "FAIL")
-        if is_out and not is_ours(node) and node["reason"] not in ("", *BY_ITSELF):
+        if is_out and is_foreign(node):
             foreign[name] = f"{node['user']}: {node['reason']}"
             continue
-        if is_out:
+        changes = ["state=resume"] if is_out else []
+        changes += ["comment="] if node["comment"].startswith(BAD) else []  # other comments are somebody's
+        if changes:
             try:
-                call("scontrol", "update", f"nodename={name}", "state=resume", "comment=")
+                call("scontrol", "update", f"nodename={name}", *changes)
             except Refused as error:
                 # Of a node that has never answered slurmctld lifts the drain, and says "Invalid node state specified".
                 refused[name] = f": {error}"
@@ -143,7 +164,7 @@ def watch(share: int, limit: int) -> dict[str, Any]:
         name: node["comment"][len(BAD) :] for name, node in known.items()
         if is_in_service(node) and node["comment"].startswith(BAD)
     }  # fmt: skip
-    out = [name for name, node in known.items() if is_ours(node) and name not in bad]
+    out = [name for name, node in known.items() if not is_in_service(node)]
     bound = min(limit, max(1, len(known) * share // 100))
     if bad and len(out) + len(bad) > bound:
         return {"breaker": f"{len(bad)} bad nodes and {len(out)} out of service, at most {bound}", "bad": sorted(bad)}
@@ -152,18 +173,20 @@ def watch(share: int, limit: int) -> dict[str, Any]:
 
 def is_in_service(node: dict[str, Any]) -> bool:
     """Whether jobs may start on the node: slurmd has answered, and nobody drained it."""
-    out = {"DRAIN", "NOT_RESPONDING", "FAIL", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERED_DOWN"}
-    return node["state"][0] in ("IDLE", "ALLOCATED", "MIXED", "COMPLETING") and not out & {*node["state"]}
+    return node["state"][0] in ("IDLE", "ALLOCATED", "MIXED", "COMPLETING") and not OUT & {*node["state"]}
 
 
 def jobs(names: list[str]) -> dict[str, list[str]]:
     """Node → ids of jobs that have it, those that are ending included."""
-    running = {}
-    for name in names:
-        command = ("squeue", "--all", "--noheader", f"--nodelist={name}", f"--states={ACTIVE}", "--format=%i")
-        ids = call(*command).split()
-        if ids:
-            running[name] = ids
+    running: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
+    for line in call("squeue", "--all", "--noheader", f"--states={ACTIVE}", "--format=%i %N").splitlines():
+        id, _, hosts = line.strip().partition(" ")
+        if hosts and hosts not in members:
+            members[hosts] = call("scontrol", "show", "hostnames", hosts).split()
+        for name in members.get(hosts, ()):
+            if name in names:
+                running.setdefault(name, []).append(id)
     return running
 
 
@@ -193,6 +216,6 @@ def main(request: dict[str, Any]) -> None:
     """Do what is asked, and print an answer."""
     try:
         document = answer(request)
-    except (Refused, OSError) as error:
+    except (Refused, OSError, ValueError) as error:
         document = {"error": str(error)}
     print("gpuprov:" + json.dumps(document))

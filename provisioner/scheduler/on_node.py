@@ -13,9 +13,21 @@ import os
 import pwd
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    def note_file(path: str, content: bytes | str | None = None) -> None:
+        """Of ansible/plugins/module_utils/gpuprov_record.py, which goes before this text (lifecycle/slurm.py)."""
+
+    def note(kind: str, names: Sequence[str]) -> None:
+        """Likewise."""
+
 
 KEY_FILE = Path("/etc/munge/munge.key")
+PENDING = Path("/var/lib/gpuprov/slurm-key-is-new")
+"""There while munge and slurmd have not read the key that was written."""
 SLURMD, MUNGE = "slurmd.service", "munge.service"
 DEADLINE_S = 120
 
@@ -28,7 +40,13 @@ def systemctl(*arguments: str) -> None:
     """Raises Failed."""
     try:
         done = subprocess.run(
-            ["systemctl", *arguments], capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False
+            ["systemctl", *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=DEADLINE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(f"systemctl {' '.join(arguments)}: {error}") from error
@@ -42,9 +60,11 @@ def is_active(unit: str) -> bool:
 
 
 def put_key(key: bytes) -> bool:
-    """Have munge's key be this one; whether it was another one."""
+    """Have munge's key be this one; whether munge has to read it still."""
     if KEY_FILE.exists() and KEY_FILE.read_bytes() == key:
-        return False
+        return PENDING.exists()
+    PENDING.touch()  # killed before munge has read it, the next join restarts munge
+    note_file(str(KEY_FILE), key)
     owner = pwd.getpwnam("munge")
     fresh = KEY_FILE.with_suffix(".gpuprov")
     if os.path.lexists(fresh):
@@ -59,17 +79,22 @@ def put_key(key: bytes) -> bool:
 
 
 def join(key: bytes, marker: str) -> None:
-    """Raises Failed, OSError."""
+    """Raises Failed, OSError. What it changes is in the record of a machine of one's own."""
+    Path(marker).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     is_new = put_key(key)
     if is_new or not is_active(MUNGE):
         systemctl("restart", MUNGE)
-    Path(marker).write_text("Written by gpuprov: the node is proven, and slurmd may run.\n", encoding="utf-8")
+    text = "Written by gpuprov: the node is proven, and slurmd may run.\n"
+    note_file(marker, text)
+    Path(marker).write_text(text, encoding="utf-8")
+    note("units", [SLURMD])
     systemctl("daemon-reload")
     systemctl("--quiet", "enable", SLURMD)
     if is_new or not is_active(SLURMD):
         systemctl("restart", SLURMD)
     if not is_active(SLURMD):
         raise Failed(f"{SLURMD} does not run: `journalctl -u slurmd` says why")
+    PENDING.unlink(missing_ok=True)
 
 
 def main(request: dict[str, Any]) -> None:
@@ -77,6 +102,8 @@ def main(request: dict[str, Any]) -> None:
     answer = {}
     try:
         join(base64.b64decode(request["key"]), request["marker"])
+    except KeyError:
+        answer["error"] = "munge is not installed: `gpuprov up` installs it"
     except (Failed, OSError, subprocess.TimeoutExpired) as error:
         answer["error"] = str(error)
     print("gpuprov:" + json.dumps(answer))

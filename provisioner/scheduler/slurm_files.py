@@ -47,6 +47,8 @@ ReturnToService=1
 SlurmctldTimeout=120
 SlurmdTimeout=300
 UnkillableStepTimeout={unkillable_s}
+# A job that no partition can take is refused, and does not wait for ever.
+EnforcePartLimits=ALL
 GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory

@@ -23,6 +23,8 @@ STALE = 3
 UNKNOWN = 3
 """Verdicts in a row without an answer, before the node counts as bad."""
 SAMPLE = re.compile(r'^gpuprov_check\{check="([a-z0-9_.]+)",severity="fatal"\} 0$', re.M)
+AHEAD_S = 60.0
+"""Seconds that a verdict may be in the future."""
 CHECKS = 3
 """Names of checks in a comment at most."""
 DEADLINE_S = 50
@@ -34,6 +36,8 @@ def judge(
     """`comment` for slurmctld, "" for a healthy node; `at` of the verdict; how many `unknown` there were in a row.
     `proven`: when gpuprov took the node in, which an older verdict does not change."""
     at = number(text or "", "gpuprov_check_timestamp_seconds") or 0.0
+    at = at if at <= current + AHEAD_S else 0.0  # of a clock that was put back since; NaN is none, too
+    proven = min(proven, current)
     unknown = earlier.get("unknown", 0)
     if current - max(at, proven) > STALE * every_s:
         since = f"no verdict for {(current - max(at, proven)) / 60:.0f} minutes"
@@ -76,13 +80,16 @@ def main(arguments: list[str]) -> int:
         earlier = json.loads(read(memory) or "{}")
     except ValueError:
         earlier = {}
+    earlier = earlier if isinstance(earlier, dict) else {}
     state = judge(read(metrics), time.time(), every_s, proven, earlier)
-    # A bad verdict is told again when it is a new one: a resume has taken the comment away.
-    if (state["comment"], state["at"] if state["comment"] else 0) != (earlier.get("comment"), earlier.get("told", 0)):
+    # A bad verdict is told again when it is a new one: a resume has taken the comment away. A comment of somebody else
+    # stays: only what this program has set is removed.
+    told = (earlier.get("comment", ""), earlier.get("told", 0))
+    if (state["comment"], state["at"] if state["comment"] else 0) != told:
         node = os.environ["SLURMD_NODENAME"]
         command = ["scontrol", "update", f"nodename={node}", f"comment={state['comment']}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE_S, check=False
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False
         )
         if done.returncode:
             print(done.stderr.strip(), file=sys.stderr)

@@ -12,6 +12,8 @@ from provisioner.spec.scheduler import Scheduler
 from provisioner.spec.source_map import Finding, Loc, shown
 
 AT: Loc = ("scheduler", "slurm")
+RESERVED = "default"
+"""PartitionName=DEFAULT has the defaults of the partitions that follow, in any case (slurm.conf(5))."""
 NEEDED = ("vcpus", "memory_gib")
 """Facts of a machine type that slurm.conf has."""
 
@@ -55,6 +57,9 @@ def _node_group(
     name: str, group: Group, sites: tuple[str, ...], head_sites: tuple[str, ...], machine: Machine | None
 ) -> Iterator[Finding]:
     loc: Loc = ("groups", name)
+    if name == RESERVED:
+        message = f"Slurm gives the name {name} a meaning of its own, and each group is a partition"
+        yield Finding(loc, message, "call the group by another name", at_key=True)
     elsewhere = [site for site in sites if site not in head_sites]
     if elsewhere and len(head_sites) == 1:
         message = f"group {name} is at site {elsewhere[0]}, and slurmctld at {head_sites[0]}"

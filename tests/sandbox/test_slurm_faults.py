@@ -34,7 +34,8 @@ def test_killed_daemons_are_back_and_no_job_is_lost(fleet: SandboxCluster) -> No
 def test_another_key_of_munge_is_put_right(fleet: SandboxCluster) -> None:
     skew = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key > /dev/null; sudo systemctl restart munge; "
     on(fleet, "train-0", f"{skew} sudo systemctl restart slurmd || true")
-    on(fleet, "head-0", "sudo scontrol update nodename=train-0 state=down reason='Not responding'")
+    down = "sudo -u slurm scontrol update nodename=train-0 state=down reason='Not responding'"  # as slurmctld does
+    on(fleet, "head-0", down)
     assert fleet.verify().status == 0
     assert scheduler(fleet) == IDLE
 

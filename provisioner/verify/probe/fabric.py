@@ -23,7 +23,7 @@ from typing import Any
 
 from provisioner.verify.probe.idle import job_reason
 from provisioner.verify.probe.job import job_options, unwritten
-from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
+from provisioner.verify.probe.load import ASK_S, container, document, follow, occupied
 from provisioner.verify.probe.node import rdma
 from provisioner.verify.probe.perftest import own_cards, rails
 from provisioner.verify.probe.runner import COLLECTORS, run
@@ -46,11 +46,11 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if load_request.get("alone") == "idle":
         reason = job_reason(load_request["vendor"])
         return document({"state": "busy", "why": reason} if reason else {"state": "idle"})
-    holders = busy(load_request["vendor"])
+    holders = occupied(load_request["vendor"])
     until = time.monotonic() + VANISH_S
     while holders and time.monotonic() < until:
         time.sleep(0.5)
-        holders = busy(load_request["vendor"])
+        holders = occupied(load_request["vendor"])
     if holders is None:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:

@@ -19,7 +19,7 @@ import tempfile
 from typing import Any
 
 from provisioner.verify.probe.host_disks import smart
-from provisioner.verify.probe.load import busy
+from provisioner.verify.probe.load import occupied
 from provisioner.verify.probe.runner import COLLECTORS, PATH, lines_of, result, run
 
 SHARE = 4
@@ -38,7 +38,7 @@ def fio(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     load_request = request["load"]
     scratch = load_request["scratch"]
     folder, maximum = scratch["place"], int(scratch["bytes"])
-    holders = busy(load_request["vendor"])
+    holders = occupied(load_request["vendor"])
     if holders is None:
         return _fio_document(state="absent", why="cannot tell whether a job is using the GPUs")
     if holders:

@@ -35,7 +35,7 @@ IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load
 def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Run the load program once; `seconds` is its deadline, start of the container and all."""
     load_request = request["load"]
-    holders = busy(load_request["vendor"])
+    holders = occupied(load_request["vendor"])
     if holders is None:
         return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
@@ -86,6 +86,24 @@ def document(content: dict[str, Any], extra_files: dict[str, Any] | None = None)
 
 def container() -> str:
     return f"gpuprov-load-{os.getpid()}"
+
+
+def occupied(vendor: str) -> list[dict[str, Any]] | None:
+    """Processes that compute on the GPUs, and those by which Slurm runs a job here, which may need them next; None
+    where nobody says."""
+    holders = busy(vendor)
+    return None if holders is None else holders + job_steps()
+
+
+def job_steps() -> list[dict[str, Any]]:
+    """slurmstepd of each job's step; that of the node itself has `infinity` in place of a job (cgroup_v2.html)."""
+    steps = []
+    for pid in filter(str.isdigit, listed("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:  # noqa: PTH123 (a plain script)
+            words = [word for word in stream.read(4096).decode("utf-8", "replace").split("\0") if word]
+            if words and "slurmstepd" in words[0] and words[1:] != ["infinity"] and program(pid) == "slurmstepd":
+                steps.append(owned({"pid": int(pid), "name": "slurmstepd"}))
+    return steps
 
 
 def busy(vendor: str) -> list[dict[str, Any]] | None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.verify.probe.load import busy
+from provisioner.verify.probe.load import occupied
 from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, outcome, pci_address, result, run, texts
 
 WRITE_BW = "ib_write_bw"
@@ -91,7 +91,7 @@ def worked(
 ) -> dict[str, Any]:
     """ib_write_bw from the first card of each pair to its second, one pair after the other."""
     load_request = request["load"]
-    holders = busy(load_request["vendor"])
+    holders = occupied(load_request["vendor"])
     if holders is None:
         return result(json.dumps({"state": "absent", "why": "cannot tell whether a job is using the GPUs"}), 0)
     if holders:

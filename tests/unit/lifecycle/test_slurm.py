@@ -53,8 +53,8 @@ class Controller:
         self.broken: dict[str, str] = {}
         self.jobs: dict[str, list[str]] = {}
 
-    def set(self, name: str, state: str, reason: str = "", user: str = "root") -> None:
-        self.nodes[name] = {"state": state.split("+"), "reason": reason, "user": user}
+    def set(self, name: str, state: str, reason: str = "", user: str = "root", comment: str = "") -> None:
+        self.nodes[name] = {"state": state.split("+"), "reason": reason, "user": user, "comment": comment}
 
     def ask(
         self, _paths: object, node: str, _source: str, request: Mapping[str, Any], *, deadline_s: float
@@ -147,19 +147,30 @@ def out_of_service(cluster: Cluster, name: str, reason: str = "gpu.count: 7 inst
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("state", "reason", "user"),
     [
-        ("IDLE+DRAIN", "gpuprov: proving"),  # the first slurmctld of a head node
-        ("DOWN", "Node unexpectedly rebooted"),
-        ("DOWN+NOT_RESPONDING", "Not responding"),
-        ("UNKNOWN+NOT_RESPONDING", ""),  # slurmd was never started
+        ("IDLE+DRAIN", "gpuprov: proving", ""),  # the first slurmctld of a head node
+        ("DOWN", "Node unexpectedly rebooted", "slurm"),
+        ("DOWN+NOT_RESPONDING", "Not responding", "slurm"),
+        ("IDLE+DRAIN", "Kill task failed", "slurm"),
+        ("UNKNOWN+NOT_RESPONDING", "", ""),  # slurmd was never started
     ],
 )
-def test_a_healthy_verdict_takes_a_node_in(cluster: Cluster, controller: Controller, state: str, reason: str) -> None:
-    controller.set("train-0", state, reason)
+def test_a_healthy_verdict_takes_a_node_in(
+    cluster: Cluster, controller: Controller, state: str, reason: str, user: str
+) -> None:
+    controller.set("train-0", state, reason, user)
     settle(cluster, verdict(train_0=True, train_1=True))
     assert controller.nodes["train-0"]["state"] == ["IDLE"]
     assert controller.joined == ["train-0"]  # the other one is in service, and left alone
+
+
+def test_a_proof_counts_more_than_what_the_node_said_before(cluster: Cluster, controller: Controller) -> None:
+    controller.set("train-0", "MIXED", comment="gpuprov bad: gpu.count")  # the watch would drain it
+    settle(cluster, verdict(train_0=False, train_1=True))
+    assert controller.joined == []
+    settle(cluster, verdict(train_0=True, train_1=True))
+    assert controller.joined == ["train-0"]
 
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN"])
@@ -207,7 +218,11 @@ def test_nothing_is_in_service_before_the_head_node_is_proven(cluster: Cluster, 
     settle(cluster, verdict(train_0=True, train_1=True))
     assert heard == ["the head node of Slurm is not proven: 2 nodes without jobs"]
     assert controller.requests == []
-    assert slurm.drain(cluster, "quarantine", TRAIN, "quarantine", {}, 1.0) == {}  # no job can be on them
+    # It may give jobs all the same, if its record was lost.
+    controller.jobs["train-0"] = ["17"]
+    assert set(slurm.drain(cluster, "replace", TRAIN, "replace", {}, 0.0)) == {"train-0"}
+    controller.broken["head-0"] = "no answer within 90 s"
+    assert set(slurm.drain(cluster, "replace", TRAIN, "replace", {}, 0.0)) == {"train-0", "train-1"}
 
 
 def test_a_head_node_that_does_not_answer_is_a_warning_after_a_verdict_and_a_failure_of_a_drain(
@@ -291,6 +306,7 @@ def test_status_has_what_slurm_has(cluster: Cluster, controller: Controller, mon
     assert rows["head-0"] is None
     assert rows["train-0"] is not None
     assert (rows["train-0"].state, rows["train-0"].user) == (["IDLE", "DRAIN"], "alice")
+    assert not rows["train-0"].is_ours
     controller.broken["head-0"] = "no answer within 20 s"
     rows = {row.name: row.scheduler for row in status(cluster, ask=True).nodes}
     assert rows["train-1"] is not None

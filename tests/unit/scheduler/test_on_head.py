@@ -40,7 +40,8 @@ def test_states_and_reasons_are_read() -> None:
     [
         (["IDLE"], True), (["MIXED"], True), (["ALLOCATED"], True), (["ALLOCATED", "COMPLETING"], True),
         (["IDLE", "DRAIN"], False), (["MIXED", "DRAIN"], False), (["DOWN"], False), (["IDLE", "NOT_RESPONDING"], False),
-        (["UNKNOWN", "NOT_RESPONDING"], False), (["IDLE", "REBOOT_REQUESTED"], False), (["FUTURE"], False),
+        (["UNKNOWN", "NOT_RESPONDING"], False),
+        (["IDLE", "INVALID_REG"], False), (["IDLE", "POWERING_DOWN"], False), (["IDLE", "REBOOT_REQUESTED"], False), (["FUTURE"], False),
     ],
 )  # fmt: skip
 def test_what_gets_jobs(state: list[str], in_service: bool) -> None:
@@ -60,9 +61,10 @@ class Desk:
         file.write_text(f'#!/bin/sh\ncd "{self.folder}"\n{text}\n')
         file.chmod(0o755)
 
-    def node(self, name: str, state: str, reason: str = "", comment: str = "") -> None:
+    def node(self, name: str, state: str, reason: str = "", comment: str = "", user: str = "root") -> None:
         line = LINE.format(name=name, state=state)
-        line += f" Reason={reason} [root@2026-11-27T22:33:02]" if reason else ""
+        at = f" [{user}@2026-11-27T22:33:02]" if user else ""  # without one the reason is of slurm.conf
+        line += f" Reason={reason}{at}" if reason else ""
         line += f" Comment={comment}" if comment else ""
         (self.folder / f"{name}.node").write_text(line + "\n")
 
@@ -75,7 +77,12 @@ class Desk:
 SCONTROL = r"""
 echo "scontrol $*" >> calls
 case "$1" in
-show) cat *.node ;;
+show)
+  case "$2$3" in
+  hostnamestrain-\[0-1\]) echo "train-0 train-1" ;;
+  hostnames*) echo "$3" ;;
+  *) cat *.node ;;
+  esac ;;
 update)
   name=${2#nodename=}
   case "$3" in
@@ -107,11 +114,51 @@ def test_somebody_elses_drain_is_neither_changed_nor_lifted(desk: Desk) -> None:
     assert desk.updates == []
 
 
-@pytest.mark.parametrize("reason", ["gpuprov quarantine: gpu.xid", *on_head.BY_ITSELF])
-def test_what_gpuprov_or_slurm_itself_took_out_comes_back(desk: Desk, reason: str) -> None:
-    desk.node("train-0", "DOWN" if reason in on_head.BY_ITSELF else "IDLE+DRAIN", reason)
+@pytest.mark.parametrize(
+    ("state", "reason", "user"),
+    [
+        ("IDLE+DRAIN", "gpuprov quarantine: gpu.xid", "root"), ("IDLE+DRAIN", "gpuprov health: gpu.xid", "root"),
+        ("IDLE+DRAIN", "gpuprov: proving", ""), ("IDLE+DRAIN", "gpuprov upgrade", "root"),
+        ("DOWN", "Node unexpectedly rebooted", "slurm"), ("DOWN+NOT_RESPONDING", "Not responding", "slurm"),
+        ("IDLE+DRAIN", "Kill task failed", "slurm"),
+    ],
+)  # fmt: skip
+def test_what_gpuprov_or_slurm_itself_took_out_comes_back(desk: Desk, state: str, reason: str, user: str) -> None:
+    desk.node("train-0", state, reason, user=user)
     assert on_head.resume(["train-0"], 10.0) == {"failed": {}, "foreign": {}}
-    assert desk.updates == ["scontrol update nodename=train-0 state=resume comment="]
+    assert desk.updates == ["scontrol update nodename=train-0 state=resume"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "user"),
+    [
+        ("IDLE+DRAIN", "Not responding", "root"), ("DOWN", "Node unexpectedly rebooted", "alice"),
+        ("IDLE+DRAIN", "gpuprov said GPU 3 is odd", "root"), ("IDLE+DRAIN", "gpuprov health: x", "alice"),
+        ("IDLE+DRAIN", "gpuprovider works", "root"),
+    ],
+)  # fmt: skip
+def test_a_reason_that_looks_like_ours_or_slurms_is_a_persons(desk: Desk, state: str, reason: str, user: str) -> None:
+    desk.node("train-0", state, reason, user=user)
+    assert on_head.resume(["train-0"], 0.0)["foreign"] == {"train-0": f"{user}: {reason}"}
+    assert desk.updates == []
+
+
+def test_a_resume_takes_away_the_comment_of_gpuprov_alone(desk: Desk) -> None:
+    desk.node("train-0", "IDLE+DRAIN", "gpuprov quarantine: x", comment="gpuprov bad: gpu.xid")
+    desk.node("train-1", "IDLE+DRAIN", "gpuprov quarantine: x", comment="RMA-4712")
+    desk.node("train-2", "MIXED", comment="gpuprov bad: gpu.xid")  # it was proven since it said so
+    on_head.resume(["train-0", "train-1", "train-2"], 10.0)
+    assert desk.updates == [
+        "scontrol update nodename=train-0 state=resume comment=", "scontrol update nodename=train-1 state=resume",
+        "scontrol update nodename=train-2 comment=",
+    ]  # fmt: skip
+
+
+def test_a_reason_in_another_encoding_hides_no_node(desk: Desk) -> None:
+    desk.node("train-0", "IDLE")
+    line = (desk.folder / "train-0.node").read_bytes().replace(b"train-0", b"train-1")
+    (desk.folder / "train-1.node").write_bytes(line.rstrip(b"\n") + b" Reason=caf\xe9 [root@2026-11-27T22:33:02]\n")
+    assert set(on_head.states()) == {"train-0", "train-1"}
 
 
 def test_a_node_in_service_is_left_alone(desk: Desk) -> None:
@@ -134,7 +181,7 @@ def test_a_resume_that_complains_and_works_is_one(desk: Desk) -> None:
     )
     desk.node("train-0", "UNKNOWN+DRAIN+NOT_RESPONDING", "gpuprov: proving")
     assert on_head.resume(["train-0"], 10.0)["failed"] == {}
-    desk.node("train-0", "DOWN", "gpuprov x")
+    desk.node("train-0", "DOWN", "gpuprov quarantine: x")
     (desk.folder / "after").write_text("DOWN")
     (failure,) = on_head.resume(["train-0"], 0.0)["failed"].values()
     assert failure == "in Slurm it is DOWN after 0 s: scontrol: Invalid node state specified"
@@ -148,7 +195,7 @@ def test_nodes_that_say_that_they_are_bad_are_drained_within_the_breaker(
     desk: Desk, nodes: int, bad: int, drained: int
 ) -> None:
     for number in range(nodes):
-        desk.node(f"n-{number}", "IDLE", comment="gpuprov bad: gpu.xid" if number < bad else "")
+        desk.node(f"n-{number:03}", "IDLE", comment="gpuprov bad: gpu.xid" if number < bad else "")
     answer = on_head.watch(20, 8)
     assert len(desk.updates) == drained
     assert ("breaker" in answer) == (drained == 0)
@@ -161,16 +208,17 @@ def test_nodes_that_are_out_already_count_for_the_breaker(desk: Desk) -> None:
     desk.node("n-1", "IDLE+DRAIN", "cooling works", comment="gpuprov bad: gpu.count")  # somebody else's
     desk.node("n-2", "MIXED", comment="gpuprov bad: gpu.xid")
     desk.node("n-3", "IDLE", comment="for alice")
-    assert on_head.watch(50, 8) == {"failed": {}, "foreign": {}, "bad": ["n-2"]}
+    assert on_head.watch(75, 8) == {"failed": {}, "foreign": {}, "bad": ["n-2"]}
     assert len(desk.updates) == 1
     desk.node("n-3", "IDLE", comment="gpuprov bad: gpu.xid")
-    assert on_head.watch(50, 8)["breaker"] == "1 bad nodes and 2 out of service, at most 2"
+    assert on_head.watch(75, 8)["breaker"] == "1 bad nodes and 3 out of service, at most 3"
 
 
 def test_jobs_of_a_node(desk: Desk) -> None:
     assert on_head.jobs(["train-0"]) == {}
-    (desk.folder / "jobs").write_text("17\n18\n")
-    assert on_head.jobs(["train-0"]) == {"train-0": ["17", "18"]}
+    (desk.folder / "jobs").write_text("17 train-[0-1]\n18 train-0\n19 \n")
+    assert on_head.jobs(["train-0", "gone-0"]) == {"train-0": ["17", "18"]}
+    assert on_head.jobs(["train-1"]) == {"train-1": ["17"]}
 
 
 def test_before_slurm_is_installed_no_job_is_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

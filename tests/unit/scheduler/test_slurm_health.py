@@ -70,6 +70,15 @@ def test_a_proof_counts_more_than_an_older_verdict() -> None:
     assert judge(None, proven=NOW - 10) == ""  # a new node whose timer was not due yet
 
 
+def test_a_clock_that_was_put_back_makes_no_node_healthy() -> None:
+    assert judge("healthy", age=-30) == ""
+    assert judge("healthy", age=-400_000) != ""  # stamped in the future: no verdict
+    assert judge("lost", age=60, proven=NOW + 400_000) == ""
+    assert judge("lost", age=-10, proven=NOW + 400_000) != ""  # a proof is never later than now
+    nan = metrics("healthy", NOW).replace("timestamp_seconds 100000", "timestamp_seconds NaN")
+    assert slurm_health.judge(nan, NOW, EVERY, 0.0, {})["comment"] != ""
+
+
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a scontrol that remembers what it is told."""
@@ -90,7 +99,6 @@ def report(node: Path, kind: str, age: float = 60.0) -> list[str]:
 
 
 def test_slurmctld_is_told_what_is_new_alone(node: Path) -> None:
-    report(node, "healthy")
     first = report(node, "lost")
     assert first[-1].startswith("update nodename=train-0 comment=gpuprov bad: gpu.count")
     assert report(node, "lost") == first
@@ -105,5 +113,12 @@ def test_what_slurmctld_was_not_told_is_told_later(node: Path) -> None:
     assert report(node, "lost") == []
     (node / "down").unlink()
     assert len(report(node, "lost")) == 1
-    (node / "state.json").write_text("{")  # damaged: it is told once more
-    assert len(report(node, "lost")) == 2
+    for number, text in enumerate(("{", "null"), 2):  # damaged: it is told once more
+        (node / "state.json").write_text(text)
+        assert len(report(node, "lost")) == number
+
+
+def test_a_comment_of_somebody_else_stays(node: Path) -> None:
+    assert report(node, "healthy") == []  # at boot, and ever after
+    report(node, "lost")
+    assert len(report(node, "healthy", age=5)) == 2

@@ -42,10 +42,14 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_files import put, read
-from ansible.module_utils.gpuprov_record import note
+from ansible.module_utils.gpuprov_record import note, note_file
 
 FOLDER = "/etc/slurm"
-STATE = "/var/lib/slurm/slurmctld/node_state"
+STATE = "/var/lib/slurm/slurmctld"
+OWN = "/var/lib/gpuprov/slurm-controller"
+"""There once this machine is a controller that gpuprov has begun: what lies in STATE without it is of another life."""
+PENDING = "/var/lib/gpuprov/slurm-controller-pending"
+"""There while files are written that the daemons have not read."""
 OF_DBD = "slurmdbd.conf"
 DATABASE = """
 CREATE DATABASE IF NOT EXISTS slurm_acct_db;
@@ -68,7 +72,7 @@ def run(*command, text=None, timeout=60):
     """What the program prints. Raises Failed."""
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=timeout, check=False, env=dict(os.environ, LC_ALL="C")
+            command, input=text, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=timeout, check=False, env=dict(os.environ, LC_ALL="C")
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed("{0}: {1}".format(command[0], error)) from error
@@ -121,12 +125,14 @@ def ask_controller():
 
 def make_key():
     """A key of munge for this cluster: that of an image is the same on all of its machines."""
+    key = os.urandom(KEY_BYTES)
+    note_file(KEY_FILE, key)
     owner, fresh = pwd.getpwnam("munge"), KEY_FILE + ".gpuprov"
     if os.path.lexists(fresh):
         os.unlink(fresh)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as stream:
         os.fchown(stream.fileno(), owner.pw_uid, owner.pw_gid)
-        stream.write(os.urandom(KEY_BYTES))
+        stream.write(key)
     os.replace(fresh, KEY_FILE)
     run("systemctl", "restart", "munge.service", timeout=180)
 
@@ -143,18 +149,23 @@ def write(module, name, text):
 def controller(module, files, changed, done):
     """slurmctld, with its files."""
     timeout = module.params["timeout"]
-    folder, user = os.path.dirname(STATE), pwd.getpwnam("slurm")
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    if not os.path.exists(STATE):
+    user = pwd.getpwnam("slurm")
+    if not os.path.exists(OWN):
+        if is_active("slurmctld.service"):
+            run("systemctl", "stop", "slurmctld.service", timeout=180)
+        if os.path.isdir(STATE) and os.listdir(STATE):
+            os.rename(STATE, "{0}.before-{1:.0f}".format(STATE, time.time()))
+        os.makedirs(STATE, mode=0o755, exist_ok=True)
+        os.chown(STATE, user.pw_uid, user.pw_gid)
         make_key()
         for name, text in files.items():
             write(module, name, drained(text) if name == "slurm.conf" else text)
         start("slurmctld.service")
         await_answer("slurmctld.service", timeout, ask_controller)
         run("systemctl", "stop", "slurmctld.service", timeout=180)  # it saves the state of the nodes
-        if not os.path.exists(STATE):
-            raise Failed("slurmctld has not saved that its nodes are drained: {0}".format(STATE))
+        if not os.path.exists(os.path.join(STATE, "node_state")):
+            raise Failed("slurmctld has not saved that its nodes are drained: {0}/node_state".format(STATE))
+        put(module, OWN, "Written by gpuprov: the controller of a Slurm cluster has begun here.\n")
         changed = list(files)
     for name in changed:
         write(module, name, files[name])
@@ -179,11 +190,13 @@ def main():
     changed = [name for name, text in files.items() if read(os.path.join(FOLDER, name)) != text]
     accounting, restart = module.params["accounting"], module.params["restart"]
     of_dbd, of_controller = [n for n in changed if n == OF_DBD], [n for n in changed if n != OF_DBD]
+    restart = restart or os.path.exists(PENDING)  # a run was killed between the files and the daemons
     dbd_due = accounting and (of_dbd or restart or not is_active("slurmdbd.service"))
-    controller_due = of_controller or restart or not os.path.exists(STATE) or not is_active("slurmctld.service")
+    controller_due = of_controller or restart or not os.path.exists(OWN) or not is_active("slurmctld.service")
     if module.check_mode or not (dbd_due or controller_due):
         module.exit_json(changed=bool(dbd_due or controller_due), done=changed)
     done = list(changed)
+    put(module, PENDING, "Written by gpuprov\n")
     try:
         if dbd_due:
             run("mariadb", "--batch", text=DATABASE)
@@ -197,6 +210,7 @@ def main():
             controller(module, remaining, of_controller, done)
     except Failed as error:
         module.fail_json(msg=str(error))
+    os.unlink(PENDING)
     module.exit_json(changed=True, done=done)
 
 
