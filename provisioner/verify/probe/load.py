@@ -95,13 +95,13 @@ def occupied(vendor: str) -> list[dict[str, Any]] | None:
     return None if holders is None else holders + job_steps()
 
 
-def job_steps() -> list[dict[str, Any]]:
+def job_steps(processes: str = "/proc") -> list[dict[str, Any]]:
     """slurmstepd of each job's step; that of the node itself has `infinity` in place of a job (cgroup_v2.html)."""
     steps = []
-    for pid in filter(str.isdigit, listed("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:  # noqa: PTH123 (a plain script)
-            words = [word for word in stream.read(4096).decode("utf-8", "replace").split("\0") if word]
-            if words and "slurmstepd" in words[0] and words[1:] != ["infinity"] and program(pid) == "slurmstepd":
+    for pid in filter(str.isdigit, listed(processes)):
+        with contextlib.suppress(OSError), open(f"{processes}/{pid}/cmdline", "rb") as stream:  # noqa: PTH123
+            arguments = [term for term in stream.read(4096).decode("utf-8", "replace").split("\0") if term]
+            if arguments and "slurmstepd" in arguments[0] and arguments[1:] != ["infinity"]:
                 steps.append(owned({"pid": int(pid), "name": "slurmstepd"}))
     return steps
 

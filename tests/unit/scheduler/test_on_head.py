@@ -41,7 +41,8 @@ def test_states_and_reasons_are_read() -> None:
         (["IDLE"], True), (["MIXED"], True), (["ALLOCATED"], True), (["ALLOCATED", "COMPLETING"], True),
         (["IDLE", "DRAIN"], False), (["MIXED", "DRAIN"], False), (["DOWN"], False), (["IDLE", "NOT_RESPONDING"], False),
         (["UNKNOWN", "NOT_RESPONDING"], False),
-        (["IDLE", "INVALID_REG"], False), (["IDLE", "POWERING_DOWN"], False), (["IDLE", "REBOOT_REQUESTED"], False), (["FUTURE"], False),
+        (["IDLE", "INVALID_REG"], False), (["IDLE", "POWERING_DOWN"], False), (["FUTURE"], False),
+        (["IDLE", "REBOOT_REQUESTED"], False),
     ],
 )  # fmt: skip
 def test_what_gets_jobs(state: list[str], in_service: bool) -> None:

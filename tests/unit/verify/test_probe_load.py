@@ -218,3 +218,20 @@ def test_what_a_program_prints_is_bounded(node: Path) -> None:
     assert len(answer.files["load.json"].text) < 20_000
     facts = read(answer)
     assert facts.load is not None and facts.load.phase == "x"
+
+
+def test_a_job_of_slurm_has_the_gpus_before_a_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts up, or loads data: the node is given to it."""
+    lines = {
+        "71": b"slurmstepd: [17.batch]\0", "72": b"/usr/sbin/slurmstepd\0infinity\0", "73": b"/usr/sbin/slurmd\0-D\0",
+        "74": b"python3\0train.py\0", "self": b"slurmstepd: [9.0]\0",
+    }  # fmt: skip
+    for pid, text in lines.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_bytes(text)
+    assert [step["pid"] for step in load.job_steps(str(tmp_path))] == [71]
+    monkeypatch.setattr(load, "busy", lambda _: [])
+    monkeypatch.setattr(load, "job_steps", lambda: [{"pid": 71, "name": "slurmstepd"}])
+    assert load.occupied("nvidia") == [{"pid": 71, "name": "slurmstepd"}]
+    monkeypatch.setattr(load, "busy", lambda _: None)
+    assert load.occupied("nvidia") is None  # nobody says, whatever Slurm has

@@ -49,7 +49,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ib_write_bw").chmod(0o755)
     monkeypatch.setattr(perftest, "VERBS", str(tmp_path / "verbs"))
     monkeypatch.setattr(perftest, "TCP_PORT", free())
-    monkeypatch.setattr(perftest, "busy", lambda vendor: [] if vendor == "nvidia" else None)
+    monkeypatch.setattr(perftest, "occupied", lambda vendor: [] if vendor == "nvidia" else None)
     for module in (runner, probe_load, perftest):
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
@@ -90,7 +90,7 @@ def test_each_card_with_another_one_of_the_node(node: Path) -> None:
 
 
 def test_a_job_keeps_own_cards_from_being_worked(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perftest, "busy", lambda _: [{"pid": 7, "name": "python3"}])
+    monkeypatch.setattr(perftest, "occupied", lambda _: [{"pid": 7, "name": "python3"}])
     parsed = own_cards_answer(str(perftest.own_cards(20.0, {"load": {"vendor": "nvidia", "rails": WANTED}})["text"]))
     assert (parsed.state, parsed.why) == ("busy", "a job is using the GPUs: python3 (pid 7)")
 
