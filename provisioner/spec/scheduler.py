@@ -21,7 +21,7 @@ class Slurm(Model):
     accounting: bool = Field(
         default=True,
         title="true or false",
-        description="slurmdbd and MariaDB on the head node: who used which GPUs for how long (sacct, sreport)",
+        description="slurmdbd and MariaDB on the head node: who used which GPUs for how long (sacct)",
     )
     max_time: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}[mhd]$")] | None = Field(
         default=None,

@@ -229,9 +229,9 @@ def test_a_job_of_slurm_has_the_gpus_before_a_process_does(tmp_path: Path, monke
     for pid, text in lines.items():
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes(text)
-    assert [step["pid"] for step in load.job_steps(str(tmp_path))] == [71]
-    monkeypatch.setattr(load, "busy", lambda _: [])
-    monkeypatch.setattr(load, "job_steps", lambda: [{"pid": 71, "name": "slurmstepd"}])
-    assert load.occupied("nvidia") == [{"pid": 71, "name": "slurmstepd"}]
-    monkeypatch.setattr(load, "busy", lambda _: None)
-    assert load.occupied("nvidia") is None  # nobody says, whatever Slurm has
+    assert [step["pid"] for step in probe_load.job_steps(str(tmp_path))] == [71]
+    monkeypatch.setattr(probe_load, "busy", lambda _: [])
+    monkeypatch.setattr(probe_load, "job_steps", lambda: [{"pid": 71, "name": "slurmstepd"}])
+    assert probe_load.occupied("nvidia") == [{"pid": 71, "name": "slurmstepd"}]
+    monkeypatch.setattr(probe_load, "busy", lambda _: None)
+    assert probe_load.occupied("nvidia") is None  # nobody says, whatever Slurm has
