@@ -82,10 +82,10 @@ def main(arguments: list[str]) -> int:
         earlier = {}
     earlier = earlier if isinstance(earlier, dict) else {}
     state = judge(read(metrics), time.time(), every_s, proven, earlier)
-    # A bad verdict is told again when it is a new one: a resume has taken the comment away. A comment of somebody else
+    # A bad verdict is reported again when it is a new one: a resume has taken the comment away. A comment of somebody else
     # stays: only what this program has set is removed.
-    told = (earlier.get("comment", ""), earlier.get("told", 0))
-    if (state["comment"], state["at"] if state["comment"] else 0) != told:
+    reported = (earlier.get("comment", ""), earlier.get("reported", 0))
+    if (state["comment"], state["at"] if state["comment"] else 0) != reported:
         node = os.environ["SLURMD_NODENAME"]
         command = ["scontrol", "update", f"nodename={node}", f"comment={state['comment']}"]
         done = subprocess.run(
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
         if done.returncode:
             print(done.stderr.strip(), file=sys.stderr)
             return 1
-    state["told"] = state["at"] if state["comment"] else 0
+    state["reported"] = state["at"] if state["comment"] else 0
     fresh = memory.with_suffix(".new")
     fresh.write_text(json.dumps(state), encoding="utf-8")
     fresh.replace(memory)
