@@ -82,8 +82,8 @@ def main(arguments: list[str]) -> int:
         earlier = {}
     earlier = earlier if isinstance(earlier, dict) else {}
     state = judge(read(metrics), time.time(), every_s, proven, earlier)
-    # A bad verdict is reported again when it is a new one: a resume has taken the comment away. A comment of somebody else
-    # stays: only what this program has set is removed.
+    # A bad verdict is reported again when it is a new one: a resume has taken the comment away. A comment of somebody
+    # else stays: only what this program has set is removed.
     reported = (earlier.get("comment", ""), earlier.get("reported", 0))
     if (state["comment"], state["at"] if state["comment"] else 0) != reported:
         node = os.environ["SLURMD_NODENAME"]
