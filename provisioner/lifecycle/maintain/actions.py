@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Kind
 from provisioner.lifecycle import second_boot, verifying
 from provisioner.lifecycle.maintain import node_work
@@ -67,15 +65,9 @@ class MaintenanceActions:
             self.cluster, [self._nodes[name] for name in nodes], dict.fromkeys(nodes, REASON), "maintain"
         )
         drained = [self._nodes[name] for name in nodes if name not in failed]
-        failed |= second_boot.gpu_holders(self.cluster, [node for node in drained if self._has_gpus(node)])
+        failed |= second_boot.gpu_holders(self.cluster, [node for node in drained if quarantine.has_gpus(self.cluster, node)])
         self.resume([*failed])
         return failed
-
-    def _has_gpus(self, node: Node) -> bool:
-        """Whether the node has any, or may have."""
-        with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
-            return self.cluster.spec.catalog.machine(node.machine).gpu_count > 0
-        return True
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Put back those that are out of service for this alone: a person's stay, and those that a verdict has

@@ -196,7 +196,7 @@ def person() -> str:
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
     store, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
     same = {  # a machine that was replaced meanwhile was not judged
-        node.name for node in nodes if node in fleet and (node.name in store.nodes or _has_gpus(cluster, node))
+        node.name for node in nodes if node in fleet and (node.name in store.nodes or has_gpus(cluster, node))
     }
     present_nodes = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
     settings, drains = cluster.spec.quarantine, cluster.spec.drains
@@ -207,8 +207,9 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
     return decision
 
 
-def _has_gpus(cluster: Cluster, node: Node) -> bool:
-    """Whether a verdict puts the node into quarantine: a head node runs no jobs, and takes no GPU node's place."""
+def has_gpus(cluster: Cluster, node: Node) -> bool:
+    """Whether a node has GPUs, or may have. No verdict puts one without into quarantine: a head node runs no jobs, and
+    takes no GPU node's place."""
     with contextlib.suppress(GpuprovError):  # a machine type that is not known any more
         return cluster.spec.catalog.machine(node.machine).gpu_count > 0
     return True
