@@ -65,7 +65,8 @@ class MaintenanceActions:
             self.cluster, [self._nodes[name] for name in nodes], dict.fromkeys(nodes, REASON), "maintain"
         )
         drained = [self._nodes[name] for name in nodes if name not in failed]
-        failed |= second_boot.gpu_holders(self.cluster, [node for node in drained if quarantine.has_gpus(self.cluster, node)])
+        with_gpus = [node for node in drained if quarantine.has_gpus(self.cluster, node)]
+        failed |= second_boot.gpu_holders(self.cluster, with_gpus)
         self.resume([*failed])
         return failed
 
