@@ -36,6 +36,7 @@ done:
 
 import os
 import pwd
+import shutil
 import socket
 import subprocess
 import time
@@ -154,7 +155,7 @@ def controller(module, files, changed, done):
         if is_active("slurmctld.service"):
             run("systemctl", "stop", "slurmctld.service", timeout=180)
         if os.path.isdir(STATE) and os.listdir(STATE):
-            os.rename(STATE, "{0}.before-{1:.0f}".format(STATE, time.time()))
+            shutil.move(STATE, "{0}.before-{1:.0f}".format(STATE, time.time()))
         os.makedirs(STATE, mode=0o755, exist_ok=True)
         os.chown(STATE, user.pw_uid, user.pw_gid)
         make_key()
