@@ -23,6 +23,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
 def test_killed_daemons_are_back_and_no_job_is_lost(fleet: SandboxCluster) -> None:
     job = submit(fleet, "--nodelist=train-0 --gres=gpu:1", "while [ ! -e /tmp/over ]; do sleep 0.2; done")
     assert until(lambda: jobs(fleet).get(job) == "RUNNING", 200)
+    # slurmctld saves its jobs a few seconds after a change: what is killed before has no record of this one.
+    saved = "sudo stat --format %Y /var/lib/slurm/slurmctld/job_state"
+    begun = f'date --date "$(squeue --noheader --job {job} --format %S)" +%s'
+    assert until(lambda: int(on(fleet, "head-0", saved)[0]) > int(on(fleet, "head-0", begun)[0]), 200)
     on(fleet, "head-0", "sudo pkill -KILL slurmctld")
     on(fleet, "train-0", "sudo pkill -KILL --exact slurmd")
     assert until(lambda: on(fleet, "train-0", "systemctl is-active slurmd || true") == ["active"], 200)
