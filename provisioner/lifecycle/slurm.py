@@ -40,8 +40,6 @@ CHANGES_MACHINE = ("up", "upgrade", "replace", "maintain")
 """Actions before which the jobs of a node must have ended: its machine changes, or goes."""
 ENDS_MACHINE = ("up", "replace")
 """Actions with which the queue of a head node ends, too."""
-
-
 FUTURE = "from __future__ import annotations\n"
 
 
@@ -112,13 +110,12 @@ def settle(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level
             cluster.events("quarantine", "warning", message)
         return
     try:
-        if not _due(cluster, head, report, nodes, level):
-            return
-        if holding:
-            _settle(cluster, head, report, nodes, level)
-        else:
-            with cluster.exclusively("verify"):
-                _settle(cluster, head, report, nodes, level)
+        due = _due(cluster, head, report, nodes, level)
+        if due and holding:
+            _settle(cluster, due)
+        elif due:
+            with cluster.exclusively("verify"):  # as it is now that nobody else is at work
+                _settle(cluster, _due(cluster, head, report, nodes, level))
     except LockedError as error:
         cluster.events("quarantine", "warning", f"Slurm is as it was: {error.message}")
     except GpuprovError as error:
@@ -131,8 +128,8 @@ def states(cluster: Cluster, deadline_s: float) -> dict[str, dict[str, Any]]:
     return _states(cluster, head, deadline_s) if head is not None else {}
 
 
-def _settle(cluster: Cluster, head: Node, report: Report, nodes: Sequence[Node], level: Level) -> None:
-    due = _due(cluster, head, report, nodes, level)  # as it is now that nobody else is at work
+def _settle(cluster: Cluster, due: Mapping[str, str]) -> None:
+    """Drain and take in what `_due` gave."""
     by_name = {node.name: node for node in cluster.nodes()}
     to_drain = {name: reason for name, reason in due.items() if reason}
     to_resume = [by_name[name] for name, reason in due.items() if not reason]

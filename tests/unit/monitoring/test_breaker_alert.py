@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.paths import private_dir
 from provisioner.lifecycle import silencing
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.session import Cluster, open_cluster
-from provisioner.monitoring import breaker_alert, server_config, servers
+from provisioner.monitoring import breaker_alert, servers
 from provisioner.monitoring.breaker_alert import NAME, Trip
 from provisioner.rundir import fleet
 from provisioner.rundir.fleet import Node
 from provisioner.verify.results import Breaker, CheckResult, NodeReport, Report
-from tests.support.prometheus import TOOLS, serve, until
+from tests.support.prometheus import serve, until
 
 pytestmark = [pytest.mark.heavy]
 
 BAD = ("train-0", "train-1", "train-2")
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    assert TOOLS.is_dir(), "run `make system-test`"
-    folder = tmp_path_factory.mktemp("alertmanager")
-    (folder / "alertmanager.yml").write_text(yaml.safe_dump(server_config.alertmanager()))
-    with servers.alertmanager(folder) as address:
-        yield f"http://{address}"
 
 
 def breaker(*bad: str) -> Breaker:

@@ -6,28 +6,17 @@ import json
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.common.errors import GpuprovError
-from provisioner.monitoring import alertmanager, server_config, servers, silences
+from provisioner.monitoring import alertmanager, servers, silences
 from provisioner.monitoring.rules.capacity import ENDING, ENDS
-from tests.support.prometheus import TOOLS, serve, until
+from tests.support.prometheus import serve, until
 
 pytestmark = [pytest.mark.heavy]
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    assert TOOLS.is_dir(), "run `make system-test`"
-    folder = tmp_path_factory.mktemp("alertmanager")
-    (folder / "alertmanager.yml").write_text(yaml.safe_dump(server_config.alertmanager()))
-    with servers.alertmanager(folder) as address:
-        yield f"http://{address}"
 
 
 def post(url: str, document: Any) -> None:
