@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import loading, smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
+from . import loading, smi_mig, smi_q, smi_query, smi_text, smi_topo, smi_xml, state
 from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
@@ -102,7 +102,7 @@ def _dispatch(arguments: list[str], loaded: Driver) -> int:
         else:
             sys.stdout.write(text)
     elif "-q" in flags or "--query" in flags:
-        sys.stdout.write(smi_text.query(smi_xml.document(loaded, id_list)))
+        sys.stdout.write(smi_q.text(smi_xml.document(loaded, id_list), loaded.branch))
     else:
         sys.stdout.write(smi_text.table(loaded))
     return 0

@@ -29,6 +29,15 @@ class Driver(namedtuple("Driver", ("version", "cuda", "gpus", "machine"))):
     def branch(self) -> int:
         return int(self.version.split(".", maxsplit=1)[0])
 
+    def is_in(self, versions: str) -> bool:
+        """Whether one of these ranges has the version: `595+`, `-569`, `540-569`, `580.173-580` (the branch 580 from
+        173 on); a comma separates ranges. An upper end is a branch, all of it."""
+        return any(self._is_between(*text.replace("+", "-").partition("-")[::2]) for text in versions.split(","))
+
+    def _is_between(self, first: str, last: str) -> bool:
+        version = tuple(map(int, self.version.split(".")))
+        return version >= tuple(map(int, (first or "0").split("."))) and self.branch <= int(last or self.branch)
+
 
 class NoDriver(Exception):
     """nvidia-smi can't work; `code` is its exit status and the text what it says."""

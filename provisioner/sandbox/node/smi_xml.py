@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Gpu = dict[str, Any]
 
 LOST = "GPU is lost"
-LINE = re.compile(r"(?:\[(\d+)?(\+|-)(\d+)?\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?")
+LINE = re.compile(r"(?:\[([0-9.,+-]+)\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?")
 EMPTY = ("processes", "accounted_processes")
 
 
@@ -43,24 +43,21 @@ def _shape() -> str:
         return stream.read()
 
 
-def shape(branch: int) -> Iterator[tuple[int, str, str]]:
-    """Depth, tag and value of each line that a driver of that branch prints."""
+def shape(driver: Driver) -> Iterator[tuple[int, str, str]]:
+    """Depth, tag and value of each line that a driver of that version prints."""
     for line in _shape().splitlines():
         match = LINE.fullmatch(line)
         if line.startswith("#") or match is None:
             continue
-        first, sign, last, indent, tag, value = match.groups()
-        if sign == "+" and branch < int(first):
-            continue
-        if sign == "-" and not int(first or 0) <= branch <= int(last):
-            continue
-        yield len(indent) // 2, tag, value or ""
+        versions, indent, tag, value = match.groups()
+        if versions is None or driver.is_in(versions):
+            yield len(indent) // 2, tag, value or ""
 
 
 def _gpu(driver: Driver, gpu: Gpu) -> str:
     values, printed = _values(driver, gpu), gpu.get("printed", {})
     parts = [f'\t<gpu id="{gpu["pci"]}">\n']
-    rows = list(shape(driver.branch))
+    rows = list(shape(driver))
     opened: list[str] = []
     for number, (depth, tag, value) in enumerate(rows):
         while len(opened) > depth:
@@ -118,7 +115,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     product, arch = gpu["product"], gpu["arch"]
     domain, bus, device = gpu["pci"].split(":")
     hopper, blackwell = arch == "hopper", arch == "blackwell"
-    is_removed = driver.branch >= 595
+    is_removed = driver.branch >= 590
     application = DEPRECATED if is_removed else None
     geforce = product["brand"] == "GeForce"
     limit, minimum, maximum, idle = product["power"]
@@ -192,6 +189,9 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "least": f"{minimum:.2f}",
         "most": f"{maximum:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
+        "sparse": "Disabled" if hopper else "N/A",
+        "memory_draw": f"{idle * 0.6:.2f} W" if hopper or blackwell else "N/A",
+        "edpp": "100.00%" if hopper else "N/A",
         "idle_graphics": product["max" if awake else "idle"][0],
         "idle_memory": product["max" if awake else "idle"][1],
         "idle_video": product["idle"][2],

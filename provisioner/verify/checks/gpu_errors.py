@@ -76,13 +76,14 @@ def test_ecc(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.remap",
     severity="fatal",
-    documented="NVIDIA GPU Memory Error Management, Row Remapping: RMA policy of remapping failures",
+    documented="NVIDIA GPU Memory Error Management, Row Remapping: RMA policy of remapping failures; NVIDIA/DCGM "
+    "DcgmHealthWatch.cpp (unrepairable memory is a failure)",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.ecc is not None,
     otherwise="this GPU has no ECC, so neither row remapping nor page retirement",
-    says="A reset must remap rows of GPU memory, or the GPU has no rows left for that (then replace it).",
+    says="A reset must remap rows of GPU memory; or no rows are left, or memory is beyond repair (then replace it).",
 )
 def test_remap(node: Facts) -> None:
     gpus = answering(node)
@@ -91,7 +92,13 @@ def test_remap(node: Facts) -> None:
         for g in gpus
         if g.remap_failure or g.remap_pending or g.retired_pending
     }
-    saw(expected="none pending, none failed", actual=state or "none pending, none failed")
+    unrepairable = [f"GPU {g.index}: memory that cannot be repaired" for g in gpus if g.unrepairable]
+    saw(
+        expected="none pending, none failed",
+        actual=[state, *unrepairable] if unrepairable else state or "none pending, none failed",
+    )
+    if unrepairable:
+        fail("; ".join(unrepairable), action="replace", observed=True)
     if "failed" in state.values():
         fail(
             "; ".join(f"{gpu}: remapping {condition}" for gpu, condition in state.items()),

@@ -97,6 +97,7 @@ FIELDS: tuple[Field, ...] = (
            "ecc errors/aggregate/sram threshold exceeded"),
     _field("channel_repair", yes, "ecc_errors/channel_repair_pending", "ecc errors/channel repair pending"),
     _field("tpc_repair", yes, "ecc_errors/tpc_repair_pending", "ecc errors/tpc repair pending"),
+    _field("unrepairable", yes, "ecc_errors/unrepairable_memory", "ecc errors/unrepairable memory"),
     _field("remap_correctable", integer, "remapped_rows/remapped_row_corr",
            "remapped rows/correctable error", "remapped_rows.correctable"),
     _field("remap_uncorrectable", integer, "remapped_rows/remapped_row_unc",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from provisioner.verify.parsers import nvidia_smi, nvlink, topo
-from tests.support.sandbox_node import MakeNode, capture, healthy
+from tests.support.sandbox_node import CAPTURES, MakeNode, capture, healthy
 
+VERIFY = Path(__file__).parents[1] / "verify/captures/nvidia_smi"
 XML = [
     ("h100-580.xml", "dgx-h100", "580.105.08"),
     ("b200-580.xml", "dgx-b200", "580.105.08"),
@@ -55,6 +57,28 @@ def test_xml_has_the_elements_of_the_real_one(make_node: MakeNode, file: str, ma
     ours = elements(make_node(machine, driver).says("nvidia-smi", "-q", "-x", version=driver))
     real = elements(capture(file))
     assert [path for path, _ in ours] == [path for path, _ in real]
+
+
+def test_xml_of_580_173_has_the_elements_of_the_real_one(make_node: MakeNode) -> None:
+    ours = elements(make_node("dgx-b200", "580.173.02").says("nvidia-smi", "-q", "-x", version="580.173.02"))
+    real = elements((VERIFY / "gb300-4gpu-580.xml").read_text())
+    assert [path for path, _ in ours] == [path for path, _ in real]
+
+
+Q = [
+    (CAPTURES / "q-h100-590.txt", "p5.4xlarge", "590.48.01"),
+    (VERIFY / "q-h100-8gpu-535.txt", "dgx-h100", "535.161.08"),
+    (VERIFY / "q-a10-remap-pending-535.txt", "ecs.gn7i-c8g1.2xlarge", "535.129.03"),
+]
+
+
+@pytest.mark.parametrize(("file", "machine", "driver"), Q, ids=[file.stem for file, _, _ in Q])
+def test_q_has_the_labels_of_the_real_one(make_node: MakeNode, file: Path, machine: str, driver: str) -> None:
+    def labels(text: str) -> list[str]:
+        first = text.split("\n\nGPU ", maxsplit=1)[0].strip("\n")
+        return [re.sub(r": .*", ":", line) for line in first.splitlines() if not line.startswith(("GPU ", "(sim"))]
+
+    assert labels(make_node(machine, driver).says("nvidia-smi", "-q", version=driver)) == labels(file.read_text())
 
 
 FREE = (

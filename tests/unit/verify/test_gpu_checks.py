@@ -320,6 +320,11 @@ FAULTS: dict[str, Fault] = {
         {"gpu.page_retirements"},
         passes={"gpu.retired_pages"},
     ),
+    "memory beyond repair": Fault(
+        P4D,
+        sub("nvidia-smi.xml", "</ecc_errors>", "<unrepairable_memory>Yes</unrepairable_memory></ecc_errors>", 1),
+        {"gpu.remap"},
+    ),
     "no spare row": Fault(P4D, smi(1, **{BANK + "none": "1 bank(s)"}), {"gpu.remap_bank"}),
     "many rows": Fault(P4D, smi(1, remapped_rows__remapped_row_unc="513"), {"gpu.remap_bank"}),
     "sram threshold": Fault(P4D, smi(1, ecc_errors__aggregate__sram_threshold_exceeded="Yes"), {"gpu.sram_threshold"}),
