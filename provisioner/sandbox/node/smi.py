@@ -91,8 +91,9 @@ def _dispatch(arguments: list[str], loaded: Driver) -> int:
         sys.stdout.write(smi_mig.compute_apps(loaded, options["query-compute-apps"]))
         return 0
     if "query-gpu" in options:
-        sys.stdout.write(smi_query.query(loaded, options["query-gpu"], options.get("format", "csv"), id_list))
-        return 0
+        code, answer = smi_query.query(loaded, options["query-gpu"], options.get("format", ""), id_list)
+        sys.stdout.write(answer)
+        return code
     if "-L" in flags or "--list-gpus" in flags:
         sys.stdout.write(smi_text.listing(loaded))
     elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):

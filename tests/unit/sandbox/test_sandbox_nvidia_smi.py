@@ -197,6 +197,31 @@ def test_query_gpu(make_node: MakeNode) -> None:
     assert bare == "40960\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "machine", "driver"),
+    [("query-gpu-h100-590.csv", "p5.4xlarge", "590.48.01"), ("query-gpu-l40s-595.csv", "g6e.xlarge", "595.80")],
+)
+def test_query_gpu_has_the_fields_of_the_real_one(make_node: MakeNode, file: str, machine: str, driver: str) -> None:
+    node, (header, values) = make_node(machine, driver), capture(file).splitlines()
+    fields = ",".join(title.split(" [")[0] for title in header.split(", "))
+    ours = node.says("nvidia-smi", f"--query-gpu={fields}", "--format=csv", version=driver).splitlines()
+    assert ours[0] == header
+    cells = zip(header.split(", "), ours[1].split(", "), values.split(", "), strict=True)
+    free = ("timestamp", "vbios_version", "serial", "fabric.", "addressing_mode")
+    odd = [(name, our, real) for name, our, real in cells if form(our) != form(real) and not name.startswith(free)]
+    assert odd == []
+    bare = node.says("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", version=driver)
+    assert not re.search(r"[0-9] (MiB|MHz|W|%|us)(, |$)", bare)
+
+
+def test_query_gpu_shows_faults_of_the_xml(make_node: MakeNode) -> None:
+    node, machine = make_node("p4d.24xlarge"), healthy("p4d.24xlarge")
+    machine["gpus"][1]["printed"] = {"remapped_rows/remapped_row_pending": "Yes"}
+    node.become(machine)
+    rows = node.says("nvidia-smi", "--query-gpu=index,remapped_rows.pending", "--format=csv,noheader").splitlines()
+    assert rows[:3] == ["0, No", "1, Yes", "2, No"]
+
+
 def test_list_of_gpus(make_node: MakeNode) -> None:
     lines = make_node("workstation-rtx4090").says("nvidia-smi", "-L").splitlines()
     assert len(lines) == 1
