@@ -88,8 +88,9 @@ def _dispatch(arguments: list[str], loaded: Driver) -> int:
     if changes:
         return _change(changes[0], options[changes[0]], selected)
     if "query-compute-apps" in options:
-        sys.stdout.write(smi_mig.compute_apps(loaded, options["query-compute-apps"]))
-        return 0
+        code, answer = smi_mig.compute_apps(loaded, options["query-compute-apps"], options.get("format", ""))
+        sys.stdout.write(answer)
+        return code
     if "query-gpu" in options:
         code, answer = smi_query.query(loaded, options["query-gpu"], options.get("format", ""), id_list)
         sys.stdout.write(answer)

@@ -22,8 +22,10 @@ SILENT = ("N/A", DEPRECATED, "Insufficient Permissions")
 """Words that stand in brackets where they take a value's place."""
 KNOWN_OF_LOST = ("index", "name", "uuid", "serial", "count", "driver_version", "pci.bus_id")
 """Fields that the driver has of a GPU that fell off the bus."""
-REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost",
-           "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clocks_setting")  # fmt: skip
+REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
+    *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clocks_setting"),
+)
 """Clock event reasons by their bits, the lowest first (nvml.h, nvmlClocksEventReasons)."""
 
 
