@@ -222,6 +222,18 @@ def test_query_gpu_shows_faults_of_the_xml(make_node: MakeNode) -> None:
     assert rows[:3] == ["0, No", "1, Yes", "2, No"]
 
 
+def test_power_limits_of_610_are_below_the_ceiling(make_node: MakeNode) -> None:
+    """Where 610 prints them (q-rtx2080s-610): no check of power limits may lose them."""
+    node = make_node("dgx-h100", "610.60")
+    smi = nvidia_smi.parse(node.says("nvidia-smi", "-q", "-x", version="610.60"))
+    assert {(gpu.power_limit_w, gpu.power_default_w) for gpu in smi.gpus} == {(700.0, 700.0)}
+    text = nvidia_smi.parse(node.says("nvidia-smi", "-q", version="610.60"))
+    assert {(gpu.power_limit_w, gpu.power_default_w) for gpu in text.gpus} == {(700.0, 700.0)}
+    cells = node.says("nvidia-smi", "--query-gpu=power.limit,power.default_limit", "--format=csv,noheader,nounits",
+                      version="610.60")  # fmt: skip
+    assert set(cells.splitlines()) == {"700.00, 700.00"}
+
+
 def test_list_of_gpus(make_node: MakeNode) -> None:
     lines = make_node("workstation-rtx4090").says("nvidia-smi", "-L").splitlines()
     assert len(lines) == 1
