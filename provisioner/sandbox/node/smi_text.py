@@ -65,6 +65,7 @@ def _rows(gpu: dict[str, Any]) -> str:
     perf = "P8" if product["brand"] == "GeForce" else "P0"
     persistence = "On" if gpu["persistence"] == "Enabled" else "Off"
     power = f"{product['power'][3]}W / {product['power'][0]:>4}W"
+    busy = "N/A" if gpu["mig_current"] == "Enabled" else "0%"
     memory = f"0MiB / {gpu['memory_mib']:>6}MiB"
     if gpu["lost"]:
         return (
@@ -74,6 +75,6 @@ def _rows(gpu: dict[str, Any]) -> str:
         )
     return (
         f"|{gpu['index']:>4}  {name:<28}{persistence:>5}  |{gpu['pci']:>19} Off |{ecc:>21} |\n"
-        f"|{fan:>4}{product['temperature'][0]:>5}C    {perf}{power:>24} |{memory:>23} |{'0%':>8}{'Default':>13} |\n"
+        f"|{fan:>4}{product['temperature'][0]:>5}C    {perf}{power:>24} |{memory:>23} |{busy:>8}{'Default':>13} |\n"
         f"|{'':41}|{'':24}|{gpu['mig_current']:>21} |\n"
     )

@@ -121,7 +121,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     limit, minimum, maximum, idle = product["power"]
     switched = gpu["fabric"]["state"] != "N/A"
     target = product.get("target")
-    awake = "awake" in gpu
+    awake, in_mig = "awake" in gpu, gpu["mig_current"] == "Enabled"
     return {
         "name": gpu["name"],
         "brand": product["brand"],
@@ -167,13 +167,14 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "fan": f"{product['fan']} %" if "fan" in product else "N/A",
         # The driver holds a GeForce at P2 for programs of CUDA.
         "pstate": ("P2" if awake else "P8") if geforce else "P0",
-        "busy": f"{100 if awake else 0} %",
+        "busy": "N/A" if in_mig else f"{100 if awake else 0} %",
+        "idle_util": "N/A" if in_mig else "0 %",
         "memory": gpu["memory_mib"],
         "reserved": product["reserved"],
         "free": gpu["memory_mib"] - product["reserved"],
         "bar1": product["bar1"],
         "bar1_free": product["bar1"] - 1,
-        "modern_util": "0 %" if arch != "volta" else "N/A",
+        "modern_util": "N/A" if in_mig or arch == "volta" else "0 %",
         "ecc": gpu["ecc"]["mode"],
         "ecc_pending": gpu["ecc_pending"],
         "temperature": product["temperature"][0],
