@@ -161,15 +161,16 @@ def launch(load_request: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
         command += ["--entrypoint", "sh", load_request["image"], "-c", IN_CONTAINER.format(ranks, program_options)]
         return command, text, "docker " + load_request["reference"]
-    torch_probe = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
+    python = load_request.get("python") or "python3"
+    torch_probe = run([python, "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
     if torch_probe["rc"] != 0:
-        return None, b"", "no locked image has PyTorch, and the node's own python3 has none either"
+        return None, b"", f"no locked image has PyTorch, and the node's own {python} has none either"
     # A file that exists in memory only: torchrun wants a path, and nothing is to be left on the node.
     handle = os.memfd_create("gpuprov-load", 0)  # type: ignore[attr-defined,unused-ignore]
     os.write(handle, text)
-    command = ["env", *("=".join(pair) for pair in environment.items()), "python3", "-m", "torch.distributed.run"]
+    command = ["env", *("=".join(pair) for pair in environment.items()), python, "-m", "torch.distributed.run"]
     command += [*ranks.split(), f"/proc/{os.getpid()}/fd/{handle}", *program_options.split()]
-    return command, b"", "python3 of the node, PyTorch " + torch_probe["text"].strip()
+    return command, b"", f"{python} of the node, PyTorch " + torch_probe["text"].strip()
 
 
 def follow(

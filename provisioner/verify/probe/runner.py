@@ -9,7 +9,7 @@ The request: {"deadline": seconds for everything, "files": {name: seconds}, "too
 {"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpu_count": n, "port": of the DCGM exporter,
 "units": [names], "shared": [paths], "diag": dcgmi's run level, "wait": seconds between two looks,
 "efa": devices for which it waits,
-"load": {"vendor", "program", "image", "reference", "options", "settle", "every", "during": [names],
+"load": {"vendor", "program", "image", "reference", "python", "options", "settle", "every", "during": [names],
 "throughout": [names], "after": [names], "scratch": {"place", "bytes", "write_s", "read_s"}}}.
 With "load" the files are made one after the other, in their order, because each of them loads the node.
 """
@@ -38,7 +38,10 @@ KEEP = 2 * 1024 * 1024
 PARALLEL = 16
 PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/amazon/efa/bin:/opt/rocm/bin:/usr/local/cuda/bin"
+    ":/usr/local/nvidia/bin"
 )
+"""Where the tools are. In /usr/local/nvidia a container, or a guest, gets the driver's programs from its host (PATH of
+NVIDIA's CUDA images)."""
 ASK = 20.0
 """Seconds for each program: on a node at full load a start alone takes some."""
 
