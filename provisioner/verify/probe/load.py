@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.verify.probe.job import job_options, unwritten
-from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
+from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, program_environment, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
 SAMPLES = 1 << 20
@@ -188,7 +188,7 @@ def follow(
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"PATH": PATH, "LC_ALL": "C", "HOME": "/root"}, cwd="/", start_new_session=True,
+            env={**program_environment(), "PATH": PATH}, cwd="/", start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         return {"rc": None, "timed_out": False, "seconds": 0.0, "output": "", "error": str(error)}
