@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from . import loading, smi_mig, smi_q, smi_query, smi_text, smi_topo, smi_xml, state
-from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
+from .smi_facts import Driver, NoAnswer, complain, driver, hang_if_asked
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def nvidia_smi(arguments: list[str], version: str) -> int:
     try:
         answer = driver()
         return _dispatch(arguments, answer)
-    except NoDriver as error:
+    except NoAnswer as error:
         return complain(error)
 
 
 def _version(version: str) -> int:
     try:
         loaded = driver()
-    except NoDriver:
+    except NoAnswer:
         loaded = None
     library = state.library_version(state.hardware()) or version
     print(f"NVIDIA-SMI version  : {loaded.version if loaded else library}")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from . import between, loading, nccl, state
-from .smi_facts import NoDriver, driver
+from .smi_facts import NoAnswer, driver
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 def _generate(options: dict[str, str]) -> int:
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(
             f'level=error msg="failed to generate CDI spec: failed to initialize NVML: {str(error).splitlines()[0]}"',
             file=sys.stderr,
@@ -79,7 +79,7 @@ def _links(options: dict[str, str]) -> int:
     """Links from /dev/char to the devices of the GPUs; systemd needs them to know which devices a scope may use."""
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f'level=error msg="failed to create symlinks: {str(error).splitlines()[0]}"', file=sys.stderr)
         return 1
     if "create-all" not in options:
@@ -138,7 +138,7 @@ def container_cli(arguments: list[str], version: str) -> int:
         return 0
     try:
         loaded = driver()
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     print(f"NVRM version:   {loaded.version}\nCUDA version:   {loaded.cuda}\n")
@@ -176,7 +176,7 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
         return 0
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     gpu_count = (

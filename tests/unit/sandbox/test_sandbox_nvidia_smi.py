@@ -234,6 +234,30 @@ def test_power_limits_of_610_are_below_the_ceiling(make_node: MakeNode) -> None:
     assert set(cells.splitlines()) == {"700.00, 700.00"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("-i 9", 6),
+        ("-q -x -i 9", 6),
+        ("nvlink -s -i 9", 6),
+        ("--query-gpu=nonsense --format=csv", 2),
+        ("--query-compute-apps=nonsense --format=csv", 2),
+        ("--query-gpu=index", 2),
+        ("topo --nonsense", 2),
+        ("nvlink", 2),
+        ("--nonsense", 2),
+    ],
+)
+def test_what_it_does_not_answer_has_the_exit_status_of_the_manual(
+    make_node: MakeNode, arguments: str, code: int
+) -> None:
+    """nvidia-smi(1), Return value: 2, an argument is invalid; 6, an object was not found. It says why on standard
+    output."""
+    status, output, complaints = make_node("p4d.24xlarge").run("nvidia-smi", *arguments.split())
+    assert (status, complaints) == (code, "")
+    assert output
+
+
 def test_list_of_gpus(make_node: MakeNode) -> None:
     lines = make_node("workstation-rtx4090").says("nvidia-smi", "-L").splitlines()
     assert len(lines) == 1
