@@ -74,8 +74,9 @@ def _ecc_errors(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
         tree.append(("aggregate_uncorrectable_sram_sources", [(part, zero) for part in parts]))
     if driver.branch >= 580:
         tree += [("channel_repair_pending", "No"), ("tpc_repair_pending", "No")]
+    has_hbm = gpu["arch"] in ("hopper", "blackwell") and gpu["product"].get("link")
     if driver.is_in("580.173+"):
-        tree.append(("unrepairable_memory", "No" if gpu["arch"] == "hopper" else "N/A"))
+        tree.append(("unrepairable_memory", "No" if has_hbm else "N/A"))
     return [("ecc_errors", tree)]
 
 

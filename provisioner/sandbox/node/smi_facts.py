@@ -31,12 +31,17 @@ class Driver(namedtuple("Driver", ("version", "cuda", "gpus", "machine"))):
 
     def is_in(self, versions: str) -> bool:
         """Whether one of these ranges has the version: `595+`, `-569`, `540-569`, `580.173-580` (the branch 580 from
-        173 on); a comma separates ranges. An upper end is a branch, all of it."""
+        173 on), `-570.147`; a comma separates ranges. An upper end has all releases that begin so."""
         return any(self._is_between(*text.replace("+", "-").partition("-")[::2]) for text in versions.split(","))
 
     def _is_between(self, first: str, last: str) -> bool:
-        version = tuple(map(int, self.version.split(".")))
-        return version >= tuple(map(int, (first or "0").split("."))) and self.branch <= int(last or self.branch)
+        version = _numbers(self.version)
+        highest = _numbers(last) if last else version
+        return version >= _numbers(first or "0") and version[: len(highest)] <= highest
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 class NoAnswer(Exception):

@@ -129,7 +129,8 @@ class _Values:
             "=ecc_mode": gpu["ecc"]["mode"] if supported else "N/A",
             "=ecc_pending": gpu["ecc_pending"] if supported else "N/A",
             "=power_management": DEPRECATED,
-            "=power_draw": self._power_draw(),
+            "=power_draw": self._power_draw("average_power_draw", "instant_power_draw", "power_draw"),
+            "=power_instant": self._power_draw("instant_power_draw", "power_draw"),
             "=edpp": edpp.replace("%", " %"),
             "=gsp": "Disabled" if gpu["arch"] == "volta" else "Enabled",
         }
@@ -139,8 +140,7 @@ class _Values:
         path = "clocks_event_reasons/clocks_event_reason_"
         return sum(1 << bit for bit, name in enumerate(REASONS) if self.element.findtext(path + name) == "Active")
 
-    def _power_draw(self) -> str:
-        names = ("average_power_draw", "instant_power_draw", "power_draw")
+    def _power_draw(self, *names: str) -> str:
         readings = (self.element.findtext(f"gpu_power_readings/{name}") or "N/A" for name in names)
         return next((reading for reading in readings if reading != "N/A"), "N/A")
 

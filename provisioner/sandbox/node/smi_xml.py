@@ -190,6 +190,8 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "least": f"{minimum:.2f}",
         "most": f"{maximum:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
+        "drain": "No" if arch in ("ampere", "ada", "hopper") and not geforce else "N/A",
+        "volt": "N/A" if arch in ("volta", "turing") else "700.000 mV",
         "sparse": "Disabled" if hopper else "N/A",
         "memory_draw": f"{idle * 0.6:.2f} W" if hopper or blackwell else "N/A",
         "edpp": "100.00%" if hopper else "N/A",

@@ -18,6 +18,12 @@ XML = [
     ("a100-570.xml", "p4d.24xlarge", "570.148.08"),
     ("rtx4090-535.xml", "workstation-rtx4090", "535.86.05"),
 ]
+MORE_XML = [
+    ("l40s-1gpu-595.xml", "g6e.xlarge", "595.91.07"),
+    ("gb300-4gpu-580.xml", "dgx-b200", "580.173.02"),
+    ("h100-8gpu-570-pcie-gen4-vm.xml", "Standard_ND96isr_H100_v5", "570.86.15"),
+]
+"""Captures of the parser's tests: the elements of other releases of a branch, and of other branches."""
 
 
 def elements(text: str) -> list[tuple[str, str]]:
@@ -59,9 +65,10 @@ def test_xml_has_the_elements_of_the_real_one(make_node: MakeNode, file: str, ma
     assert [path for path, _ in ours] == [path for path, _ in real]
 
 
-def test_xml_of_580_173_has_the_elements_of_the_real_one(make_node: MakeNode) -> None:
-    ours = elements(make_node("dgx-b200", "580.173.02").says("nvidia-smi", "-q", "-x", version="580.173.02"))
-    real = elements((VERIFY / "gb300-4gpu-580.xml").read_text())
+@pytest.mark.parametrize(("file", "machine", "driver"), MORE_XML)
+def test_xml_of_other_releases_has_their_elements(make_node: MakeNode, file: str, machine: str, driver: str) -> None:
+    ours = elements(make_node(machine, driver).says("nvidia-smi", "-q", "-x", version=driver))
+    real = elements((VERIFY / file).read_text())
     assert [path for path, _ in ours] == [path for path, _ in real]
 
 
