@@ -274,22 +274,29 @@ def test_xid_before(node: Facts, expected: Expected) -> None:
 
 RECOVERY = 154
 WORDS: tuple[tuple[str, Action], ...] = (
-    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610
+    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610, "System Reboot" since 615
+    ("bus", "reboot"),  # "Bus Reset" since branch 615: a reset of the GPU alone does not reach its bus
+    ("imex", "reconfigure"),  # "Recover IMEX Domain" since branch 610
     ("drain", "reset"),  # "Drain and Reset", "Drain P2P": a reset once what runs on it has ended
     ("reset", "reset"),  # "GPU Reset Required"
     ("flr", "reset"),  # "PF FLR", a reset of the function, since branch 610
 )
-"""The driver's words for what it wants done (nvmlDeviceGetRecoveryAction in nvml.h: none, GPU reset, node reboot, drain
-P2P, drain and reset), and what that is here."""
+"""The words of Xid 154 and of nvidia-smi for what the driver wants done (nvml.h, nvmlDeviceGpuRecoveryAction_t), and
+what that is here."""
+STRONGEST: tuple[Action, ...] = ("reboot", "reset", "reconfigure")
+"""Of several requests the first of these is done: it does the others' work too."""
 
 
 def recovery(xid: Xid) -> Action | None:
-    """What the last Xid 154 of a GPU asks for; None where that is nothing. Words that nobody knows ask for a reboot:
-    the driver wants something, and that is the most that a node can do by itself."""
-    request = xid.text.split(" to ")[-1].lower()
-    if "(none)" in request:
-        return None
-    return next((action for phrase, action in WORDS if phrase in request), "reboot")
+    """What the last Xid 154 of a GPU asks for; None where that is nothing."""
+    request = xid.text.split(" to ")[-1]
+    return None if "(none)" in request.lower() else recovery_action(request)
+
+
+def recovery_action(request: str) -> Action:
+    """What the driver's words ask for. Words that nobody knows ask for a reboot: the driver wants something, and that
+    is the most that a node can do by itself."""
+    return next((action for phrase, action in WORDS if phrase in request.lower()), "reboot")
 
 
 def _xid_text(xid: Xid) -> str:

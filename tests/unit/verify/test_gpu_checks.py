@@ -299,6 +299,16 @@ FAULTS: dict[str, Fault] = {
     "reboot required, in NVIDIA's other word": Fault(
         P4D, smi(1, gpu_recovery_action="NODE_REBOOT"), {"gpu.reset_required"}, action="reboot"
     ),
+    "system reboot required": Fault(
+        P4D, smi(1, gpu_recovery_action="System Reboot"), {"gpu.reset_required"}, action="reboot"
+    ),
+    "bus reset": Fault(P4D, smi(1, gpu_recovery_action="Bus Reset"), {"gpu.reset_required"}, action="reboot"),
+    "IMEX domain to recover": Fault(
+        P4D, smi(1, gpu_recovery_action="Recover IMEX Domain"), {"gpu.reset_required"}, action="reconfigure"
+    ),
+    "an action that nobody knows": Fault(
+        P4D, smi(1, gpu_recovery_action="Something Else"), {"gpu.reset_required"}, action="reboot"
+    ),
     "drain and reset": Fault(
         P4D, smi(1, gpu_recovery_action="Drain and Reset"), {"gpu.reset_required"}, action="reset"
     ),
