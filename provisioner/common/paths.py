@@ -16,7 +16,7 @@ from pathlib import Path
 from provisioner.common import directories
 from provisioner.common.errors import GpuprovError
 
-DATA = ("terraform", "ansible", "templates", "images", "docs")
+DATA = ("terraform", "ansible", "templates", "images", "docs", "examples")
 
 IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
 """The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
