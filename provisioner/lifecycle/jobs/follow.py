@@ -23,6 +23,7 @@ RECONNECT_S = 5.0
 """Between two attempts to reach a node whose connection broke."""
 OTHERS_S = 30.0
 """For the logs of the other nodes, once one has seen the end of the job."""
+LOOK_S = 0.1
 LINE = 1 << 16
 """Bytes of a line that are printed in one piece."""
 STATES = ("completed", "stopped", "failed", "lost")
@@ -39,6 +40,7 @@ class Follower:
         self._cluster, self._id, self._nodes, self._show = cluster, job_id, nodes, show
         self._pids = dict(pids)
         self._over, self._lock = threading.Event(), threading.Lock()
+        self._finished: list[str] = []
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._threads = [threading.Thread(target=self._follow, args=(node.name,), daemon=True) for node in nodes]
 
@@ -48,11 +50,12 @@ class Follower:
         for thread in self._threads:
             if thread.ident is None:
                 thread.start()
-        while all(thread.is_alive() for thread in self._threads) and not self._over.is_set():
-            self._threads[0].join(0.2)
+        # Not Thread.join: an exception of a signal within it marks a thread that runs as stopped (bpo-45274).
+        while not self._finished:
+            time.sleep(LOOK_S)
         until = time.monotonic() + OTHERS_S
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        while len(self._finished) < len(self._threads) and time.monotonic() < until:
+            time.sleep(LOOK_S)
         self.end()
 
     def end(self) -> None:
@@ -67,6 +70,7 @@ class Follower:
         while not self._over.is_set():
             position, is_end = self._read(name, position)
             if is_end:
+                self._finished.append(name)
                 return
             if self._over.wait(RECONNECT_S):
                 return

@@ -23,6 +23,7 @@ from tests.unit.lifecycle.test_hooks import NODES, run
 def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: Any, command: str) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(hooks, "run", lambda *arguments, **how: calls.append((*arguments[:2], how)) or {})
+    monkeypatch.setattr(hooks, "await_jobs", lambda *_: {})
     spec = SimpleNamespace(
         name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0),
         monitoring=Monitoring(), scheduler=Scheduler(),
