@@ -31,7 +31,7 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(2, 64, 4, 640, 3e-3),
+    "tiny": Size(2, 64, 4, 4096, 3e-3),
     "large": Size(24, 1024, 16, 30528, 1e-4),  # 30522 tokens, padded to a multiple of 64
 }
 

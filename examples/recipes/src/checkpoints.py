@@ -1,11 +1,12 @@
 """Checkpoints that survive a lost machine, a full disk and a damaged file.
 
-A checkpoint is a folder `step-00000120` with the state's files and manifest.json (progress, shape of the model, size and
-SHA-256 of each file). It is written under another name, synced to the disk and renamed: what has the name is complete.
+A checkpoint is a folder `step-00000120` with the state's files and manifest.json: progress, shape of the model, size
+and SHA-256 of each file. It is written under another name, synced to the disk and renamed: a folder of that name is
+complete.
 
-Each node has its own folder, or several nodes share one on network storage; `Checkpoints` tries which. Every folder gets
-a complete copy. At the start all processes agree on the newest checkpoint that is complete and undamaged on at least one
-node, and nodes that lack it (a replaced one is empty) get its files from a node that has it.
+Each node has its own folder, or several nodes share one on network storage; `Checkpoints` tries which. Every folder
+gets a complete copy. At the start all processes agree on the newest checkpoint that is complete and undamaged on at
+least one node. Nodes that lack it (a replaced one is empty) get its files from a node that has it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Checkpoints:
         self.leaders, self.leader_group = leaders, dist.new_group(leaders)
 
     def save(self, progress: dict[str, Any], write: Callable[[Path], None], parts_everywhere: bool) -> None:
-        """Write a checkpoint. `write(folder)`: write this process's part. Raises Failure; then the older ones remain."""
+        """Write a checkpoint. `write(folder)`: write this process's part. Raises Failure; the older ones remain."""
         step, identity = progress["step"], _gather(uuid.uuid4().hex)[0]
         fresh, final = self._fresh(step), self._final(step)
         self._agree(self._make_room(fresh) if self.leads else "", step)
@@ -135,7 +136,7 @@ class Checkpoints:
         return manifests
 
     def _set_damaged_aside(self, step: int, manifest: dict[str, Any] | None, verified: set[str]) -> bool:
-        """Compare the files of a checkpoint with its manifest, on every node that has it. Returns whether one of them is
+        """Compare the files of a checkpoint with its manifest, on every node that has it. Returns whether a copy is
         damaged. `manifest`: None on nodes without it. `verified`: ids that need no second look."""
         path, errors = self._final(step), list[str]()
         if self.owns and manifest and manifest["id"] not in verified:
@@ -165,30 +166,43 @@ class Checkpoints:
         went wrong here: the process goes on all the same, so that all stay together."""
         if not self.leads or len(self.leaders) == 1:
             return ""
-        sends, errors = self.rank == source, list[str]()
+        sends, error = self.rank == source, ""
         listing: list[Any] = [[(name, (sent / name).stat().st_size) for name in _files(sent)] if sends else None]
         dist.broadcast_object_list(listing, src=source, group=self.leader_group)
         for name, size in listing[0]:
-            with ExitStack() as stack:
-                file, path = None, (sent if sends else received) / name
-                if sends or (receives and not errors):
-                    errors += filter(None, [_attempt(lambda: path.parent.mkdir(parents=True, exist_ok=True))])
-                    try:
-                        file = stack.enter_context(path.open("rb" if sends else "wb"))
-                    except OSError as failure:
-                        errors.append(str(failure))
-                for position in range(0, size, CHUNK):
-                    chunk = torch.empty(min(CHUNK, size - position), dtype=torch.uint8)
-                    if sends and file and file.readinto(chunk.numpy()) != len(chunk):
-                        errors.append(f"{path} changed while it was copied")
-                    chunk = chunk.to(self.device)  # NCCL between GPUs, gloo between CPUs
-                    dist.broadcast(chunk, src=source, group=self.leader_group)
-                    if file and not sends and not errors:
-                        errors += filter(None, [_attempt(lambda: file.write(chunk.cpu().numpy()))])
-        return errors[0] if errors else ""
+            if sends:
+                error = self._copy_file(source, size, sent / name, "rb") or error
+            elif receives and not error:
+                error = self._copy_file(source, size, received / name, "wb")
+            else:
+                self._copy_file(source, size)
+        return error
+
+    def _copy_file(self, source: int, size: int, path: Path | None = None, mode: str = "") -> str:
+        """Broadcast a file from `source` in chunks. `path`: to read from or to write to; None drops the chunks."""
+        error, file = "", None
+        if path:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open(mode)
+            except OSError as failure:
+                error = str(failure)
+        for position in range(0, size, CHUNK):
+            buffer = bytearray(min(CHUNK, size - position))
+            if file and mode == "rb" and file.readinto(buffer) != len(buffer):
+                error = f"{path} changed while it was copied"
+            chunk = torch.frombuffer(buffer, dtype=torch.uint8)
+            moved = chunk.to(self.device)  # NCCL between GPUs, gloo between CPUs
+            dist.broadcast(moved, src=source, group=self.leader_group)
+            if file and mode == "wb" and not error:
+                chunk.copy_(moved)
+                error = _attempt(partial(file.write, buffer))
+        if file:
+            error = _attempt(file.close) or error
+        return error
 
     def _make_room(self, fresh: Path) -> str:
-        """Make an empty folder for a checkpoint. Returns an error where the disk lacks the room that the newest took."""
+        """Make an empty folder for a checkpoint. Returns an error if the disk lacks the room of the newest one."""
         for path in (*self.folder.glob("new-*"), *self.folder.glob("damaged-*")):
             shutil.rmtree(path, ignore_errors=True)
         older = sorted(self.folder.glob("step-*"))
@@ -201,7 +215,8 @@ class Checkpoints:
         """Raise Failure in every process where one has an error, and remove what was begun."""
         if error:
             free = _mib(shutil.disk_usage(self.folder).free)
-            error = f"node {self.node} could not write the checkpoint of step {step} to {self.folder}: {error} ({free} free)"
+            target = f"the checkpoint of step {step} to {self.folder}"
+            error = f"node {self.node} could not write {target}: {error} ({free} free)"
         errors = _gather(error)
         if not any(errors):
             return
@@ -265,7 +280,7 @@ def _raise_first(errors: list[str]) -> None:
 
 
 def _attempt(action: Callable[[], object]) -> str:
-    """Returns what went wrong; empty for success. PyTorch reports a full disk as RuntimeError or CheckpointException."""
+    """Returns what went wrong; empty for success. PyTorch reports a full disk as one of the other two exceptions."""
     try:
         action()
     except CheckpointException as failure:

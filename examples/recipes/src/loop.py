@@ -1,6 +1,6 @@
 """What the programs of this folder share: options, processes, the loop over steps, signals, log line and metrics.
 
-A program makes a `Task` (model, data, optimizer) and calls `train`. Start it with torchrun, by hand or by `gpuprov run`.
+A program writes a `Task` (model, data, optimizer) and calls `main`. torchrun starts it, by hand or by `gpuprov run`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Processes:
 
 
 class Task:
-    """A training as `train` needs it. Subclasses set the attributes and write the methods.
+    """A training as the loop needs it. Subclasses set the attributes and write the methods.
 
     `unit`: what the speed counts (tokens, images, sequences). `samples`: samples of a step, of all processes together.
     `units`: units of one sample. `operations`: floating-point operations of one unit forward and backward, None where

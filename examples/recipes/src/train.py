@@ -1,5 +1,5 @@
-"""Train a transformer with DistributedDataParallel (every GPU has the whole model) or with fully_shard, also called FSDP2
-(the GPUs of a node share it, nodes are replicas).
+"""Train a transformer with DistributedDataParallel (every GPU has the whole model), or with fully_shard, also called
+FSDP2 (the GPUs of a node share it, nodes are replicas).
 
     torchrun --nproc-per-node gpu train.py --parallel ddp --size 125m --compile
     torchrun --nproc-per-node gpu train.py --parallel fsdp2 --size 7b --activation-checkpointing

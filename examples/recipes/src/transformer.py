@@ -37,7 +37,7 @@ class Size:
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
 
     def operations(self, sequence: int) -> float:
-        """Floating-point operations of one token forward and backward, without recomputation: 6N + 12·layers·hidden·s."""
+        """Floating-point operations of a token forward and backward, without recomputation: 6N + 12·layers·hidden·s."""
         return 6.0 * self.parameters() + 12.0 * self.layers * self.hidden * sequence
 
 
