@@ -78,12 +78,15 @@ class Images(PlainTask):
             "data": "synthetic",
         }
         self.learning_rate = options.learning_rate or 0.1 * self.samples / 256
+        torch.backends.cudnn.benchmark = True  # the fastest convolutions for this size
         torch.manual_seed(options.seed)
         model = ResNet50().to(memory_format=torch.channels_last)
         if options.compile:
             model.compile()
         self.model = self.replicate(model)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), self.learning_rate, momentum=0.9, weight_decay=5e-5)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), self.learning_rate, momentum=0.9, weight_decay=5e-5, fused=True
+        )
         torch.manual_seed(options.seed + 1 + processes.rank)
         size = options.image_size
         images = torch.randn(options.batch, 3, size, size, device=self.device)
