@@ -221,6 +221,7 @@ class Training:
         self.stop.listen()
         stopped, saved, reports = False, progress["step"], list[tuple[int, torch.Tensor]]()
         clock = time.monotonic()
+        ahead = 1 if self.processes.device.type == "cuda" else 0
 
         def read_report() -> bool:
             """Wait for the oldest step that was not read yet; whether a process was asked to stop."""
@@ -239,7 +240,7 @@ class Training:
         while progress["step"] < self.options.steps and not stopped:
             reports.append((progress["step"] + 1, self._step()))
             due = self.checkpoints is not None and progress["step"] % self.options.checkpoint_every == 0
-            while len(reports) > (0 if due else 1):
+            while len(reports) > (0 if due else ahead):
                 stopped = read_report() or stopped
             if due:
                 self._save()
