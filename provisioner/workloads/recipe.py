@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from provisioner.common import paths
 from provisioner.common.errors import GpuprovError, InputError
@@ -21,18 +21,10 @@ FILE = "recipe.yaml"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
-def _specifier(text: str) -> str:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise ValueError('a range of versions such as ">=2.6" is required') from None
-    return text
-
-
 class Needs(Model):
-    """What a recipe needs. `gpu_memory_gib`: of one GPU."""
+    """What a recipe needs. `torch`: a range of versions as of pip; `gpu_memory_gib`: of one GPU."""
 
-    torch: Annotated[str, AfterValidator(_specifier), Field(title='a range of versions, such as ">=2.6"')] = ""
+    torch: str = ""
     gpu_memory_gib: Annotated[float, Field(ge=0)] = 0.0
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
     nodes: Annotated[int, Field(ge=1)] = 1
@@ -93,6 +85,10 @@ def load(folder: Path) -> Recipe:
         content = folder / document.folder
         if not content.is_dir():
             source.report(source.mark(("folder",)).value, ("folder",), f"{content} is not a folder", "")
+        if not _is_specifier(document.needs.torch):
+            message = f"{document.needs.torch} is not a range of versions"
+            loc = ("needs", "torch")
+            source.report(source.mark(loc).value, loc, message, 'write it as pip does, such as ">=2.6"')
         name = folder.absolute().name
         if not source.problems and not _is_name(name):
             source.report(source.mark(()).value, (), f"{name} cannot be the name of a job", "use a-z, 0-9 and hyphens")
@@ -106,6 +102,14 @@ def load(folder: Path) -> Recipe:
         document.needs,
         tuple(document.environment.items()),
     )
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
 
 
 def _is_name(text: str) -> bool:
