@@ -53,7 +53,9 @@ def run(
     ] = Path(),
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME[=VALUE]", help="Set a variable, or pass on one of yours (repeatable)."),
+        typer.Option(
+            "--env", metavar="NAME[=VALUE]", help="Set a variable; NAME alone takes your shell's value (repeatable)."
+        ),
     ] = None,
     checkpoints: Annotated[
         str | None, typer.Option("--checkpoints", metavar="PATH", help="Folder of checkpoints on the nodes.")
@@ -83,7 +85,7 @@ def run(
         _list(cluster, json_=json_)
         return
     if logs is not None or stop is not None:
-        _again(cluster, logs or stop or "", is_stop=stop is not None, json_=json_)
+        _follow_or_stop(cluster, logs or stop or "", is_stop=stop is not None, json_=json_)
         return
     from provisioner.cli.display import display
     from provisioner.lifecycle.jobs.start import Options, start
@@ -137,7 +139,7 @@ def _environment(entries: Sequence[str]) -> dict[str, str]:
     return environment
 
 
-def _again(cluster: Cluster, job_id: str, *, is_stop: bool, json_: bool) -> None:
+def _follow_or_stop(cluster: Cluster, job_id: str, *, is_stop: bool, json_: bool) -> None:
     """Follow a job that was started before, or stop it."""
     from provisioner.lifecycle.jobs import follow
     from provisioner.lifecycle.quarantine.actions import person
@@ -148,7 +150,7 @@ def _again(cluster: Cluster, job_id: str, *, is_stop: bool, json_: bool) -> None
     if is_stop:
         errors = follow.stop(cluster, nodes, job_id, f"stopped by {person()}")
         if len(errors) == len(nodes):
-            raise GpuprovError(f"no node could be told: {errors[nodes[0].name]}", where=cluster.spec.name)
+            raise GpuprovError(f"no node took the request: {errors[nodes[0].name]}", where=cluster.spec.name)
     _follow(cluster, job_id, nodes, pids, json_=json_, silent=is_stop)
 
 
@@ -207,17 +209,17 @@ def _follow_to_end(cluster: Cluster, follower: Follower, job_id: str, nodes: Seq
         print(f"stopping {job_id}; press Ctrl-C again to leave", file=sys.stderr)
     else:
         return False
-    leave = (
+    hint = (
         f"{job_id} is being stopped: `{typed('run', cluster.file, sandbox=cluster.sandbox, names=['--logs', job_id])}`"
     )
     try:
         errors = follow.stop(cluster, nodes, job_id, f"stopped by {person()}")
         for name, reason in errors.items():
-            print(f"{name}: could not be told: {reason}", file=sys.stderr)
+            print(f"{name}: did not take the request: {reason}", file=sys.stderr)
         follower.follow()
     except KeyboardInterrupt:
         follower.end()
-        raise Interrupted(leave) from None
+        raise Interrupted(hint) from None
     return True
 
 

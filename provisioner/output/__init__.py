@@ -22,6 +22,7 @@ from provisioner.output.image import (
     ImageOutput,
     ImagePruneOutput,
 )
+from provisioner.output.job import JobOutput, JobsOutput
 from provisioner.output.maintain import MaintainOutput
 from provisioner.output.monitoring import ExportOutput, MonitoringTestOutput
 from provisioner.output.plan import PlanOutput
@@ -40,6 +41,8 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
     "maintain": MaintainOutput,
+    "run": JobOutput,
+    "run-list": JobsOutput,
     "down": DownOutput,
     "gc": GcOutput,
     "monitoring": ExportOutput,

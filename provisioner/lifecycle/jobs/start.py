@@ -183,7 +183,9 @@ def _check_needs(cluster: Cluster, recipe: Recipe, nodes: int, gpus: int, image:
     if needs.gpu_memory_gib > memory:
         problems.append(f"needs {needs.gpu_memory_gib:g} GiB of GPU memory, and {machine.gpu_model} has {memory:.0f}")
     if needs.torch and image.torch is None:
-        cluster.events("run", "warning", f"nobody can tell whether {image.reference} has PyTorch {needs.torch}")
+        cluster.events(
+            "run", "warning", f"the version of PyTorch in {image.reference} is unknown; the recipe needs {needs.torch}"
+        )
     elif needs.torch and str(image.torch) not in SpecifierSet(needs.torch, prereleases=True):
         problems.append(f"needs PyTorch {needs.torch}, and {image.reference} has {image.torch}")
     if problems:

@@ -71,11 +71,11 @@ def torchrun_command(job: Json) -> list[str]:
     command = [str(part) for part in job["command"]]
     if os.path.basename(command[0]) != "torchrun":
         return command
-    own = _own_options(command[1:])
+    user_options = _user_options(command[1:])
     nodes = job["nodes"]
     leader, local = nodes[0]["address"], _this(job)["address"]
     options = []
-    if not own & NODE_OPTIONS:
+    if not user_options & NODE_OPTIONS:
         host = f"[{leader}]" if ":" in leader else leader
         is_host = str(job["node"] == nodes[0]["name"]).lower()
         options += [
@@ -87,14 +87,14 @@ def torchrun_command(job: Json) -> list[str]:
             f"--local-addr={local}",
             "--max-restarts=0",
         ]
-    if not own & PROCESS_OPTIONS:
+    if not user_options & PROCESS_OPTIONS:
         options.append(f"--nproc-per-node={job['gpus']}")
-    if not own & LOG_OPTIONS:
+    if not user_options & LOG_OPTIONS:
         options += ["--log-dir=/gpuprov/ranks", "--tee=3"]
     return [command[0], *options, *command[1:]]
 
 
-def _own_options(arguments: list[str]) -> set[str]:
+def _user_options(arguments: list[str]) -> set[str]:
     """Names of the options before the program that torchrun is to start."""
     names = set()
     skip = False

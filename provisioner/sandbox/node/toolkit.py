@@ -185,15 +185,15 @@ def _give_pytorch(root: Path, pid: int) -> None:
     image's: mounted in the container's own mount namespace, before it becomes its root."""
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
     for source, target in PYTORCH_MOUNTS:
-        place = root / target
+        mount_point = root / target
         if not target.startswith("usr/"):  # behind the node's /usr everything exists
-            place.parent.mkdir(parents=True, exist_ok=True)
+            mount_point.parent.mkdir(parents=True, exist_ok=True)
             if Path(source).is_dir():
-                place.mkdir(exist_ok=True)
+                mount_point.mkdir(exist_ok=True)
             else:
-                place.touch()
-        subprocess.run([*enter, "mount", "--bind", source, str(place)], check=True)
-        subprocess.run([*enter, "mount", "-o", "remount,bind,ro", str(place)], check=True)
+                mount_point.touch()
+        subprocess.run([*enter, "mount", "--bind", source, str(mount_point)], check=True)
+        subprocess.run([*enter, "mount", "-o", "remount,bind,ro", str(mount_point)], check=True)
 
 
 def runtime_hook(arguments: list[str], _version: str) -> int:

@@ -19,11 +19,16 @@ from provisioner.spec.scheduler import Scheduler
 from tests.unit.lifecycle.test_hooks import NODES, run
 
 
+@pytest.fixture(autouse=True)
+def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job of `gpuprov run` is on a node."""
+    monkeypatch.setattr(hooks, "await_jobs", lambda *_: {})
+
+
 @pytest.mark.parametrize(("step", "command"), [("drain", "drain it"), ("resume", "resume it")])
 def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: Any, command: str) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(hooks, "run", lambda *arguments, **how: calls.append((*arguments[:2], how)) or {})
-    monkeypatch.setattr(hooks, "await_jobs", lambda *_: {})
     spec = SimpleNamespace(
         name="vision", hooks=SimpleNamespace(drain="drain it", resume="resume it", timeout_s=7.0),
         monitoring=Monitoring(), scheduler=Scheduler(),
