@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from provisioner.workloads.recipe import Recipe
 
 LOST_STATUS = 1
+STOPPED = 143
+"""As of a job that was stopped (supervisor.py)."""
+START_S = 120.0
+"""Seconds from Slurm's start of a job until its nodes know it."""
 
 
 def run(
@@ -53,9 +57,7 @@ def run(
     ] = Path(),
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--env", metavar="NAME[=VALUE]", help="Set a variable; NAME alone takes your shell's value (repeatable)."
-        ),
+        typer.Option("--env", metavar="NAME[=VALUE]", help="Set a variable; NAME alone takes your value (repeatable)."),
     ] = None,
     checkpoints: Annotated[
         str | None, typer.Option("--checkpoints", metavar="PATH", help="Folder of checkpoints on the nodes.")
@@ -97,6 +99,9 @@ def run(
     with display(quiet=json_) as show:
         cluster.events.subscribe(show)
         job = start(cluster, to_run, remaining, options)
+    if job.slurm:
+        _wait_in_queue(cluster, job.id, job.slurm, detach=detach, json_=json_)
+        return
     follow = typed("run", file, sandbox=cluster.sandbox, names=["--logs", job.id])
     if detach:
         row = _row(cluster, job.id, job.nodes)
@@ -123,6 +128,31 @@ def _recipe(name: str | None, arguments: Sequence[str], folder: Path) -> tuple[R
     return Recipe(base if base[:1].isalpha() else "job", folder.resolve(), tuple(arguments)), ()
 
 
+def _wait_in_queue(cluster: Cluster, job_id: str, number: str, *, detach: bool, json_: bool) -> None:
+    """Follow a job that Slurm has, from its time in the queue on. Ctrl-C cancels it."""
+    from provisioner.lifecycle.jobs import follow, slurm_submit
+
+    hint = typed("run", cluster.file, sandbox=cluster.sandbox, names=["--logs", job_id])
+    if detach:
+        if json_:
+            json_output.write({"cluster": cluster.spec.name, "sandbox": cluster.sandbox, "slurm": number, "id": job_id})
+        else:
+            typer.echo(f"{job_id} is Slurm job {number}; follow it with `{hint}`")
+        return
+    print(f"{job_id} is Slurm job {number}; Ctrl-C cancels it", file=sys.stderr)
+    try:
+        has_started = slurm_submit.await_start(cluster, number, lambda text: print(text, file=sys.stderr))
+        if not has_started:
+            print(f"{job_id} was cancelled before it started", file=sys.stderr)
+            raise typer.Exit(STOPPED)
+        row, nodes, pids = follow.find(cluster, job_id, wait_s=START_S)
+    except KeyboardInterrupt:
+        slurm_submit.cancel(cluster, job_id)
+        raise Interrupted(f"interrupted: {job_id} was cancelled") from None
+    print(f"{job_id} runs on {', '.join(row.nodes)}", file=sys.stderr)
+    _follow(cluster, job_id, nodes, pids, json_=json_)
+
+
 def _environment(entries: Sequence[str]) -> dict[str, str]:
     """--env NAME=VALUE, and --env NAME, whose value is in nobody's arguments."""
     environment = {}
@@ -144,6 +174,16 @@ def _follow_or_stop(cluster: Cluster, job_id: str, *, is_stop: bool, json_: bool
     from provisioner.lifecycle.jobs import follow
     from provisioner.lifecycle.quarantine.actions import person
 
+    if cluster.spec.scheduler.slurm is not None:
+        from provisioner.lifecycle.jobs import slurm_submit
+
+        if (waiting := slurm_submit.queued(cluster).get(job_id)) is not None:
+            if not is_stop:
+                _wait_in_queue(cluster, job_id, waiting[0], detach=False, json_=json_)
+                return
+            slurm_submit.cancel(cluster, job_id)
+            print(f"{job_id} is cancelled: it had not started", file=sys.stderr)
+            return
     row, nodes, pids = follow.find(cluster, job_id)
     if is_stop and row.state != "running":
         raise GpuprovError(f"job {job_id} does not run: {_ending(row)}", where=cluster.spec.name)
@@ -264,6 +304,8 @@ def _list(cluster: Cluster, *, json_: bool) -> None:
     from provisioner.output.job import JobsOutput
 
     rows, silent = follow.rows_of(cluster, cluster.nodes())
+    if cluster.spec.scheduler.slurm is not None:
+        rows = [*follow.queued_rows(cluster), *rows]
     if json_:
         document = JobsOutput(cluster=cluster.spec.name, sandbox=cluster.sandbox, jobs=rows, silent=silent)
         json_output.write(document)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from provisioner.output.base import Number, OpenOutput
 
-JobState = Literal["running", "completed", "failed", "stopped", "lost"]
+JobState = Literal["queued", "running", "completed", "failed", "stopped", "lost"]
 
 
 class JobRow(OpenOutput):
@@ -17,8 +17,8 @@ class JobRow(OpenOutput):
     id: str
     name: str = Field(description="Its recipe, or what --name says; checkpoints have this name, too")
     state: JobState = Field(
-        description="completed: every container ended with 0; stopped: somebody, or the cloud, ended it; lost: no node "
-        "has its process any more"
+        description="queued: it waits in Slurm; completed: every container ended with 0; stopped: somebody, or the "
+        "cloud, ended it; lost: no node has its process any more"
     )
     status: int | None = Field(description="Exit status; null while it runs, and of a lost job")
     reason: str = Field(description="Why it failed or was stopped")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from provisioner.cli.sandbox import PYTORCH
+from provisioner.sandbox import pytorch
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
 from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, slurm_cluster, submit
@@ -17,6 +19,7 @@ pytestmark = [pytest.mark.sandbox]
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
+    pytorch.install(PYTORCH)
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
@@ -32,6 +35,17 @@ def test_jobs_get_the_gpus_that_they_ask_for_and_are_accounted(fleet: SandboxClu
     (tres,) = on(fleet, "head-0", f"sacct -X -n -P -j {small} --format=alloctres")
     assert "cpu=12" in tres and "gres/gpu=1" in tres  # an eighth of the node
     assert "7-00:00:00" in on(fleet, "head-0", "sinfo --noheader --format=%l")
+
+
+def test_a_training_goes_through_the_queue(fleet: SandboxCluster) -> None:
+    """Two ranks of real torchrun, on processors."""
+    tiny = ("--gpus-per-node", "1", "ddp", "--", "--size", "tiny", "--steps", "10")
+    done = fleet.run("run", fleet.file, *tiny)
+    assert done.status == 0, done.stdout + done.stderr
+    assert "is Slurm job" in done.stderr and "train-0: [rank 0] step 10: loss" in done.stdout
+    (row,) = fleet.run("run", fleet.file, "--list", "--json").json["jobs"]
+    assert (row["state"], row["nodes"]) == ("completed", ["train-0", "train-1"])
+    assert on(fleet, "head-0", f"sacct -X -n -P --allusers --name={row['id']} --format=state") == ["COMPLETED"]
 
 
 def test_a_second_up_changes_nothing(fleet: SandboxCluster) -> None:

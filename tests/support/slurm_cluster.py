@@ -18,6 +18,7 @@ verify: {{ level: quick }}
 groups:
   head: {{ machine: m6i.large }}
   train: {{ machine: p4d.24xlarge, count: 2 }}
+stack: {{ containers: ["nvcr.io/nvidia/pytorch:25.10-py3"] }}
 """
 IDLE = {"train-0": ("IDLE", ""), "train-1": ("IDLE", "")}
 

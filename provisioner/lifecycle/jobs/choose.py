@@ -36,16 +36,20 @@ def _has_gpus(cluster: Cluster, machines: Sequence[str]) -> bool:
     return any(cluster.spec.catalog.machine(name).gpu_count > 0 for name in machines)
 
 
+def of_group(cluster: Cluster, group: str, count: int | None, names: Sequence[str]) -> list[Node]:
+    """The nodes of which Slurm gives some to a job: those that are named, else all of the group. Raises GpuprovError
+    where there are too few."""
+    nodes = _nodes(cluster, group, names)
+    if count is not None and count > len(nodes):
+        message = f"{group} has {counted(len(nodes), 'node')}, and {count} are requested"
+        raise GpuprovError(message, where=cluster.spec.name)
+    return nodes
+
+
 def choose(cluster: Cluster, group: str, count: int | None, names: Sequence[str]) -> list[Node]:
     """The nodes of a job, in the order of their names: those that are named, else `count` of the group, else all of it.
     Raises GpuprovError where one of them cannot have a job, or there are too few that can."""
-    nodes = [cluster.node(name) for name in names] or [node for node in cluster.nodes() if node.group == group]
-    if not nodes:
-        raise GpuprovError(
-            "there is no fleet yet", where=str(cluster.file), hint=f"run `gpuprov up {cluster.typed_file}` first"
-        )
-    if foreign := [node.name for node in nodes if node.group != group]:
-        raise GpuprovError(f"{', '.join(foreign)}: not in group {group}", hint="all nodes of a job are of one group")
+    nodes = _nodes(cluster, group, names)
     unusable = _unusable(cluster, nodes)
     usable = [node for node in nodes if node.name not in unusable]
     if count is None and unusable:
@@ -59,6 +63,18 @@ def choose(cluster: Cluster, group: str, count: int | None, names: Sequence[str]
             where=cluster.spec.name,
         )
     return usable[:required]
+
+
+def _nodes(cluster: Cluster, group: str, names: Sequence[str]) -> list[Node]:
+    """The nodes that are named, else all of the group. Raises GpuprovError for those of another one."""
+    nodes = [cluster.node(name) for name in names] or [node for node in cluster.nodes() if node.group == group]
+    if not nodes:
+        raise GpuprovError(
+            "there is no fleet yet", where=str(cluster.file), hint=f"run `gpuprov up {cluster.typed_file}` first"
+        )
+    if foreign := [node.name for node in nodes if node.group != group]:
+        raise GpuprovError(f"{', '.join(foreign)}: not in group {group}", hint="all nodes of a job are of one group")
+    return nodes
 
 
 def _unusable(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:

@@ -114,6 +114,20 @@ def rows_of(cluster: Cluster, nodes: Sequence[Node]) -> tuple[list[JobRow], dict
     return sorted(rows, key=lambda row: row.began, reverse=True), silent
 
 
+def queued_rows(cluster: Cluster) -> list[JobRow]:
+    """Jobs of `gpuprov run` that wait in Slurm's queue, and other people's jobs there."""
+    from provisioner.lifecycle.jobs import slurm_submit
+
+    rows = []
+    for name, (number, reason) in slurm_submit.queued(cluster).items():
+        row = JobRow(
+            id=name, name=name.rpartition("-")[0] or name, state="queued", status=None, owner="", command=[], nodes=[],
+            reason=f"Slurm job {number} waits: {reason}", missing=[], began=time.time(), ended=None,
+        )  # fmt: skip
+        rows.append(row)
+    return rows
+
+
 def merge(jobs: Mapping[str, NodeJob]) -> JobRow:
     """One row of what several nodes say of the same job: it runs where it runs on any. The first node is the hub, and
     knows the outcome; where it does not answer, another one does."""
@@ -137,11 +151,16 @@ def merge(jobs: Mapping[str, NodeJob]) -> JobRow:
     )
 
 
-def find(cluster: Cluster, job_id: str) -> tuple[JobRow, list[Node], dict[str, int | None]]:
-    """A job by its id, its nodes that know it, and the process of each. Raises GpuprovError where no node knows it."""
-    nodes = cluster.nodes()
-    by_node, silent = on_nodes.jobs_by_node(cluster, nodes)
-    known = {name: job for name, jobs in by_node.items() for job in jobs if job.id == job_id}
+def find(cluster: Cluster, job_id: str, wait_s: float = 0.0) -> tuple[JobRow, list[Node], dict[str, int | None]]:
+    """A job by its id, its nodes that know it, and the process of each. Raises GpuprovError where no node knows it.
+    `wait_s`: seconds until all of its nodes know it."""
+    nodes, until = cluster.nodes(), time.monotonic() + wait_s
+    while True:
+        by_node, silent = on_nodes.jobs_by_node(cluster, nodes)
+        known = {name: job for name, jobs in by_node.items() for job in jobs if job.id == job_id}
+        if any(len(known) == len(job.nodes) for job in known.values()) or time.monotonic() > until:
+            break
+        time.sleep(1.0)
     if not known:
         from provisioner.common.suggest import did_you_mean
 

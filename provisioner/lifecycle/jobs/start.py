@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from provisioner.common.errors import GpuprovError
 from provisioner.common.text import counted, few
-from provisioner.lifecycle.jobs import choose, on_nodes
+from provisioner.lifecycle.jobs import choose, on_nodes, slurm_submit
 from provisioner.lifecycle.jobs.pack import pack
 from provisioner.lifecycle.quarantine.actions import person
 from provisioner.lifecycle.subjects import subjects_of
@@ -56,12 +56,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job that runs. `pids`: node → the process to wait for."""
+    """A job that runs, or waits in Slurm's queue. `pids`: node → the process to wait for; `slurm`: Slurm's number of
+    it, and then its nodes are not known yet."""
 
     id: str
     name: str
     nodes: tuple[Node, ...]
     pids: Mapping[str, int]
+    slurm: str = ""
 
 
 def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: Options) -> Started:
@@ -69,22 +71,23 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
     name = options.name or recipe.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise GpuprovError(f"--name {name}: not {NAME_TITLE}")
-    if cluster.spec.scheduler.slurm is not None:
-        raise GpuprovError(
-            "Slurm gives the nodes of this cluster to jobs", where=str(cluster.file),
-            hint="submit with sbatch on the head node: `gpuprov docs slurm`",
-        )  # fmt: skip
     with cluster.exclusively("run", look=True), tempfile.NamedTemporaryFile(prefix="gpuprov-job-") as archive:
         group = choose.group_of(cluster, options.group)
-        nodes = choose.choose(cluster, group, options.nodes, options.names)
+        is_slurm = cluster.spec.scheduler.slurm is not None
+        select = choose.of_group if is_slurm else choose.choose
+        nodes = select(cluster, group, options.nodes, options.names)
         job = _job(cluster, group, nodes, recipe, arguments, options, name)
         packed = pack(recipe.folder, archive)
         archive.flush()
         cluster.events(
             "run", "started",
             f"job {job['id']}: {counted(packed.files, 'file')} of {recipe.folder} ({_size(packed.size)}) to "
-            f"{counted(len(nodes), 'node')}",
+            f"{counted(options.nodes or len(nodes), 'node')}",
         )  # fmt: skip
+        if is_slurm:
+            count = options.nodes or len(nodes)
+            script = slurm_submit.batch_script(job, group, count, options.names, Path(archive.name))
+            return Started(job["id"], name, (), {}, slurm_submit.submit(cluster, script))
         _refuse(cluster, job["id"], on_nodes.send_all(cluster, nodes, Path(archive.name), job["id"]), ())
         program = on_nodes.source("supervisor.py")
         requests = {node.name: {"do": "start", "job": {**job, "node": node.name}, "program": program} for node in nodes}
@@ -117,7 +120,8 @@ def _job(
     machine = cluster.spec.catalog.machine(nodes[0].machine)
     image = _image(cluster, nodes, options.image)
     gpus = options.gpus_per_node or recipe.needs.gpus_per_node or machine.gpu_count
-    _check_needs(cluster, recipe, len(nodes), gpus, image, nodes[0])
+    count = options.nodes or len(nodes)
+    _check_needs(cluster, recipe, count, gpus, image, nodes[0])
     expected = subjects_of(cluster, nodes[:1])[0].expected
     scratch = cluster.spec.groups[group].storage.scratch
     peak = published.peaks().get(machine.gpu_model)
@@ -140,7 +144,7 @@ def _job(
         "grace_s": options.grace_s,
         "checkpoints": options.checkpoints or f"{scratch + '/checkpoints' if scratch else CHECKPOINTS}/{name}",
         "volumes": [*([scratch] if scratch else []), *(mount.path for mount in nodes[0].mounts)],
-        "rdma": expected.fabric == "rdma" and len(nodes) > 1 and "NCCL_DEBUG" not in options.environment,
+        "rdma": expected.fabric == "rdma" and count > 1 and "NCCL_DEBUG" not in options.environment,
         "gpudirect": expected.gpudirect,
     }
 
@@ -183,9 +187,8 @@ def _check_needs(cluster: Cluster, recipe: Recipe, nodes: int, gpus: int, image:
     if needs.gpu_memory_gib > memory:
         problems.append(f"needs {needs.gpu_memory_gib:g} GiB of GPU memory, and {machine.gpu_model} has {memory:.0f}")
     if needs.torch and image.torch is None:
-        cluster.events(
-            "run", "warning", f"the version of PyTorch in {image.reference} is unknown; the recipe needs {needs.torch}"
-        )
+        message = f"the version of PyTorch in {image.reference} is unknown; the recipe needs {needs.torch}"
+        cluster.events("run", "warning", message)
     elif needs.torch and str(image.torch) not in SpecifierSet(needs.torch, prereleases=True):
         problems.append(f"needs PyTorch {needs.torch}, and {image.reference} has {image.torch}")
     if problems:

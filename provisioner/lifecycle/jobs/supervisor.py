@@ -525,7 +525,11 @@ class Supervisor:
         return self._stop if is_late else None
 
     def _look(self) -> None:
-        """What ends a job that runs: a notice of the cloud, and NCCL on the wrong network."""
+        """What ends a job that runs: a notice of the cloud, its Slurm job that is gone, NCCL on the wrong network."""
+        watched = self._job.get("watch")
+        if watched and not os.path.exists(f"/proc/{watched}"):
+            self._begin_stop({"state": "stopped", "status": STOPPED, "reason": "its Slurm job has ended"})
+            return
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             with open(INTERRUPTION) as stream:
                 notice = json.load(stream).get("notice")
