@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.cli.sandbox import PYTORCH
-from provisioner.sandbox import pytorch
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
 from tests.support.slurm_cluster import IDLE, ends, jobs, on, scheduler, slurm_cluster, submit
@@ -19,7 +17,6 @@ pytestmark = [pytest.mark.sandbox]
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxCluster]:
-    pytorch.install(PYTORCH)
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provisioner.cli.sandbox import PYTORCH
+from provisioner.sandbox import pytorch
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
 
@@ -28,6 +30,7 @@ def slurm_cluster(folder: Path) -> Iterator[SandboxCluster]:
     """A head node and two nodes of eight GPUs."""
     cluster = SandboxCluster(folder / "cluster.yaml", f"t-slurm-{os.getpid() % 10_000}")
     cluster.file.write_text(FILE.format(name=cluster.name))
+    pytorch.install(PYTORCH)
     try:
         cluster.first = cluster.up()
         assert cluster.first.status == 0, cluster.first.stderr
