@@ -9,16 +9,14 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from provisioner.monitoring.servers import free_port
 from tests.support import torch_programs
-from tests.support.torch_programs import finish, losses, metrics, run, torchrun, wait_for_line, worker_pids
+from tests.support.torch_programs import finish, losses, metrics, run, run_nodes, torchrun, wait_for_line, worker_pids
 
 pytestmark = pytest.mark.heavy
 TINY = ("--size", "tiny", "--batch", "8", "--precision", "fp32", "--log-every", "5")
@@ -172,21 +170,10 @@ def test_other_number_of_processes_continues(tmp_path: Path, parallel: str, trai
     trained[parallel].compare(losses(tmp_path / "metrics.jsonl"), 11, 15)
 
 
-@contextmanager
-def nodes(*folders: Path, arguments: tuple[str, ...]) -> Iterator[list[subprocess.Popen[str]]]:
-    """A torchrun for each folder, as if each were a node of its own with one GPU."""
-    port = free_port()
-    with ExitStack() as stack:
-        started = []
-        for number, folder in enumerate(folders):
-            rendezvous = (
-                *("--nnodes", str(len(folders)), "--node-rank", str(number)),
-                *("--master-addr", "127.0.0.1", "--master-port", str(port)),
-            )
-            options = (*TINY, *arguments, "--metrics", str(folder.parent / f"{folder.name}.jsonl"))
-            block = torchrun("train.py", *options, checkpoints=folder, processes=1, rendezvous=rendezvous)
-            started.append(stack.enter_context(block))
-        yield started
+def train_nodes(folder: Path, *arguments: str, names: Sequence[str]) -> list[torch_programs.Run]:
+    """train.py on one node for each name, with the checkpoints in the folder of that name."""
+    options = (*TINY, "--metrics", str(folder / "metrics.jsonl"), *arguments)
+    return run_nodes("train.py", *options, checkpoints=[folder / name for name in names])
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
@@ -195,38 +182,31 @@ def test_replaced_node_gets_the_checkpoint_of_another(
 ) -> None:
     """The first node, with rank 0, has an empty disk."""
     trained[parallel].copy(tmp_path / "second", 10)
-    first = tmp_path / "first"
-    with nodes(first, tmp_path / "second", arguments=("--parallel", parallel, "--steps", "15")) as started:
-        results = [finish(node) for node in started]
+    results = train_nodes(tmp_path, "--parallel", parallel, "--steps", "15", names=("first", "second"))
     assert [result.status for result in results] == [0, 0], results[0].errors
     assert "node 0 gets the checkpoint of step 10 from node 1" in results[0].output
-    assert sorted(path.name for path in first.iterdir()) == ["step-00000010", "step-00000015"]
-    trained[parallel].compare(losses(tmp_path / "first.jsonl"), 11, 15)
+    names = sorted(path.name for path in (tmp_path / "first").iterdir())
+    assert names == ["step-00000010", "step-00000015"]
+    trained[parallel].compare(losses(tmp_path / "metrics.jsonl"), 11, 15)
 
 
 def test_every_node_has_the_parts_of_all(tmp_path: Path, trained: dict[str, Trained]) -> None:
     """With a model spread over all nodes, one node's disk is enough to continue."""
-    folders = tmp_path / "first", tmp_path / "second"
-    arguments = ("--parallel", "fsdp2", "--shard", "all")
-    with nodes(*folders, arguments=(*arguments, "--steps", "10")) as started:
-        for node in started:
-            result = finish(node)
-            assert result.status == 0, result.errors
-    shutil.rmtree(folders[0])
-    with nodes(*folders, arguments=(*arguments, "--steps", "15")) as started:
-        results = [finish(node) for node in started]
+    names, options = ("first", "second"), ("--parallel", "fsdp2", "--shard", "all")
+    results = train_nodes(tmp_path, *options, "--steps", "10", names=names)
+    assert [result.status for result in results] == [0, 0], results[0].errors
+    shutil.rmtree(tmp_path / "first")
+    results = train_nodes(tmp_path, *options, "--steps", "15", names=names)
     assert [result.status for result in results] == [0, 0], results[0].errors
     assert "node 0 gets the checkpoint of step 10 from node 1" in results[0].output
-    trained["fsdp2"].compare(losses(tmp_path / "first.jsonl"), 11, 15)
+    trained["fsdp2"].compare(losses(tmp_path / "metrics.jsonl"), 11, 15)
 
 
 def test_nodes_on_shared_storage_write_one_copy(tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    with nodes(shared, shared, arguments=("--parallel", "fsdp2", "--steps", "3")) as started:
-        results = [finish(node) for node in started]
+    results = train_nodes(tmp_path, "--parallel", "fsdp2", "--steps", "3", names=("shared", "shared"))
     assert [result.status for result in results] == [0, 0], results[0].errors
-    assert [path.name for path in shared.iterdir()] == ["step-00000003"]
-    assert len(list((shared / "step-00000003").glob("*.distcp"))) == 1
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["step-00000003"]
+    assert len(list((tmp_path / "shared" / "step-00000003").glob("*.distcp"))) == 1
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
