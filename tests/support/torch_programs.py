@@ -130,8 +130,8 @@ def nodes(
     with ExitStack() as stack:
         started = []
         for number, folder in enumerate(checkpoints):
-            place = ("--nnodes", str(len(checkpoints)), "--node-rank", str(number))
-            rendezvous = (*place, "--master-addr", "127.0.0.1", "--master-port", str(port))
+            node_options = ("--nnodes", str(len(checkpoints)), "--node-rank", str(number))
+            rendezvous = (*node_options, "--master-addr", "127.0.0.1", "--master-port", str(port))
             block = torchrun(program, *arguments, checkpoints=folder, processes=1, rendezvous=rendezvous, **options)
             started.append(stack.enter_context(block))
         yield started

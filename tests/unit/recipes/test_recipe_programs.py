@@ -99,12 +99,17 @@ def test_loss_that_does_not_fall_ends_with_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_sigterm_then_the_next_run_continues(tmp_path: Path, parallel: str, trained: dict[str, Trained]) -> None:
+def test_stopped_run_is_continued_by_the_next(tmp_path: Path, parallel: str, trained: dict[str, Trained]) -> None:
+    """SIGTERM to torchrun, which fails for it; or SIGUSR1 to one process, and the run succeeds: all stop together."""
     options = (*TINY, "--parallel", parallel, "--metrics", str(tmp_path / "first.jsonl"))
     with torchrun("train.py", *options, "--steps", "100000", checkpoints=tmp_path / "checkpoints") as started:
         lines = wait_for_line(started, "step 10:")
-        started.send_signal(signal.SIGTERM)
+        if parallel == "ddp":
+            started.send_signal(signal.SIGTERM)
+        else:
+            os.kill(worker_pids(started.pid)[1], signal.SIGUSR1)
         result = finish(started)
+    assert (result.status == 0) is (parallel == "fsdp2")
     output = "".join(lines) + result.output
     match = re.search(r"^stopped after step (\d+)$", output, re.MULTILINE)
     assert match, output + result.errors
