@@ -141,7 +141,7 @@ class Megatron(loop.Task):
         for part in range(options.accumulate):
             number = first_sample + (replica * options.accumulate + part) * options.batch
             tokens = counting(number, options.batch, self.units, options.seed)
-            yield tokens.to(self.device, non_blocking=True)
+            yield loop.send(tokens, self.device)
 
     def _forward(
         self, batches: Iterator[torch.Tensor], model: torch.nn.Module

@@ -61,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     trainings = {}
     for parallel in PARALLEL:
         folder = tmp_path_factory.mktemp(parallel)
-        result = train(folder, "--parallel", parallel, "--steps", "40", "--checkpoint-every", "5", "--keep", "7")
+        result = train(folder, "--parallel", parallel, "--steps", "40", "--checkpoint-every", "5", "--keep", "8")
         assert result.status == 0, result.errors
         trainings[parallel] = Trained(folder, result.output)
     return trainings
@@ -77,7 +77,7 @@ def test_loss_falls_and_the_newest_checkpoints_stay(trained: dict[str, Trained])
     assert rows[-1]["tokens"] == 2 * 8 * 64
     assert rows[-1]["loss"] < 0.9 * rows[1]["loss"]
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert names == [f"step-{step:08}" for step in range(10, 41, 5)]
+    assert names == [f"step-{step:08}" for step in range(5, 41, 5)]
 
 
 def test_both_recipes_train_the_same_model(trained: dict[str, Trained]) -> None:
@@ -131,7 +131,8 @@ def test_killed_rank_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_truncated_checkpoint_is_left_out(tmp_path: Path, trained: dict[str, Trained]) -> None:
-    newest = trained["ddp"].copy(tmp_path / "checkpoints", 10, 15) / "step-00000015" / "state.pt"
+    newest = trained["ddp"].copy(tmp_path / "checkpoints", 5, 10, 15) / "step-00000015" / "state.pt"
+    (tmp_path / "checkpoints" / "new-00000020").mkdir()  # of a run that was killed as it wrote
     newest.write_bytes(newest.read_bytes()[:1000])
     result = train(tmp_path, "--steps", "12")
     assert result.status == 0, result.errors
@@ -193,6 +194,20 @@ def test_replaced_node_gets_the_checkpoint_of_another(
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
     assert names == ["step-00000010", "step-00000015"]
     trained[parallel].compare(losses(tmp_path / "metrics.jsonl"), 11, 15)
+
+
+def test_nodes_that_trained_apart_get_the_same_state(tmp_path: Path, trained: dict[str, Trained]) -> None:
+    """Both have a checkpoint of step 10, not the same one: the first node's counts."""
+    trained["ddp"].copy(tmp_path / "first", 10)
+    other = trained["ddp"].copy(tmp_path / "second", 5) / "step-00000005"
+    other = other.rename(other.with_name("step-00000010"))
+    manifest = json.loads((other / "manifest.json").read_text(encoding="utf-8"))
+    manifest["progress"]["step"] = 10
+    (other / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    results = train_nodes(tmp_path, "--steps", "12", names=("first", "second"))
+    assert [result.status for result in results] == [0, 0], results[0].errors
+    assert "node 1 gets the checkpoint of step 10 from node 0" in results[0].output
+    trained["ddp"].compare(losses(tmp_path / "metrics.jsonl"), 11, 12)
 
 
 def test_every_node_has_the_parts_of_all(tmp_path: Path, trained: dict[str, Trained]) -> None:
