@@ -9,20 +9,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from filelock import FileLock
+
+from provisioner.monitoring.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "examples" / "recipes"
 PROGRAMS = RECIPES / "src"
 PACKAGES = ("torch==2.13.0", "numpy")
 """numpy: torch.distributed sends Python objects with it, and each image of PyTorch has it."""
-LIMIT_S = 120
+FRAMEWORKS = ("setuptools", "wheel", "deepspeed==0.19.8", "megatron-core==0.16.1")
+CUDA_ON_CPU = Path(__file__).parent / "cuda_on_cpu"
+"""A folder for PYTHONPATH. Simulated: what Megatron-core asks of CUDA goes to the CPU."""
+LIMIT_S = 300
 
 
 class Run(NamedTuple):
@@ -36,17 +42,31 @@ class Run(NamedTuple):
 @cache
 def torch_python() -> Path:
     """A Python with PyTorch."""
-    if named := os.environ.get("GPUPROV_TORCH_PYTHON"):
-        return Path(named)
+    return Path(os.environ.get("GPUPROV_TORCH_PYTHON") or _installed("complete", PACKAGES))
+
+
+@cache
+def frameworks_python() -> Path:
+    """A Python with PyTorch, DeepSpeed and Megatron-core."""
+    return Path(os.environ.get("GPUPROV_TORCH_PYTHON") or _installed("frameworks", FRAMEWORKS))
+
+
+def _installed(stage: str, packages: tuple[str, ...]) -> Path:
+    """The Python under .cache/torch, with these packages beside PyTorch. `stage`: the file that says so."""
     folder = ROOT / ".cache" / "torch"
     python = folder / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
-            install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
-            subprocess.run(install, check=True, timeout=1800)
+            subprocess.run([*install, *PACKAGES], check=True, timeout=1800)
             (folder / "complete").touch()
+        if not (folder / stage).exists():
+            # DeepSpeed has no wheel, and its setup imports PyTorch
+            environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+            subprocess.run([*install, "--no-build-isolation", *packages], check=True, timeout=1800, env=environment)
+            (folder / stage).touch()
     return python
 
 
@@ -57,9 +77,12 @@ def torchrun(
     checkpoints: Path,
     processes: int = 2,
     rendezvous: tuple[str, ...] = ("--standalone",),
+    python: Path | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[subprocess.Popen[str]]:
     """A started torchrun. It is killed with its processes if it still runs at the end of the block."""
-    command = [str(torch_python()), "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes)]
+    interpreter = str(python or torch_python())
+    command = [interpreter, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes)]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -67,6 +90,7 @@ def torchrun(
         "PYTHONWARNINGS": "ignore",
         "GPUPROV_CHECKPOINTS": str(checkpoints),
         "GLOO_SOCKET_IFNAME": "lo",
+        **variables,
     }
     started = subprocess.Popen(
         [*command, str(PROGRAMS / program), *arguments],
@@ -91,10 +115,32 @@ def finish(started: subprocess.Popen[str]) -> Run:
     return Run(started.returncode, output, errors)
 
 
-def run(program: str, *arguments: str, checkpoints: Path, processes: int = 2) -> Run:
-    """A whole torchrun on one node."""
-    with torchrun(program, *arguments, checkpoints=checkpoints, processes=processes) as started:
+def run(program: str, *arguments: str, checkpoints: Path, **options: Any) -> Run:
+    """A whole torchrun on one node. `options`: those of `torchrun`."""
+    with torchrun(program, *arguments, checkpoints=checkpoints, **options) as started:
         return finish(started)
+
+
+@contextmanager
+def nodes(
+    program: str, *arguments: str, checkpoints: Sequence[Path], **options: Any
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """A torchrun for each folder of checkpoints, as if each were a node of its own with one GPU."""
+    port = free_port()
+    with ExitStack() as stack:
+        started = []
+        for number, folder in enumerate(checkpoints):
+            node_options = ("--nnodes", str(len(checkpoints)), "--node-rank", str(number))
+            rendezvous = (*node_options, "--master-addr", "127.0.0.1", "--master-port", str(port))
+            block = torchrun(program, *arguments, checkpoints=folder, processes=1, rendezvous=rendezvous, **options)
+            started.append(stack.enter_context(block))
+        yield started
+
+
+def run_nodes(program: str, *arguments: str, checkpoints: Sequence[Path], **options: Any) -> list[Run]:
+    """A whole training of several nodes. What the first node printed comes first."""
+    with nodes(program, *arguments, checkpoints=checkpoints, **options) as started:
+        return [finish(node) for node in started]
 
 
 def wait_for_line(started: subprocess.Popen[str], beginning: str) -> list[str]:

@@ -129,7 +129,7 @@ class Pretraining(PlainTask):
         hidden_tokens = tokens.gather(1, positions)
         tokens.scatter_(1, positions, MASK)
         batch = (tokens, positions, hidden_tokens, follows)
-        return self.model(*(part.to(self.device, non_blocking=True) for part in batch))
+        return self.model(*(loop.send(part, self.device) for part in batch))
 
 
 def _operations(size: Size, length: int, predictions: int) -> float:

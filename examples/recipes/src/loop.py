@@ -125,6 +125,11 @@ def choose_precision(options: argparse.Namespace, device: torch.device) -> torch
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[options.precision]
 
 
+def send(batch: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A batch on the GPU. From pinned memory, so that the copy does not wait for the step before."""
+    return batch.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else batch
+
+
 @dataclass
 class Stop:
     """SIGTERM and SIGUSR1 ask for the end; SIGINT (Ctrl-C) does as well."""
@@ -218,7 +223,6 @@ class Training:
         if self.checkpoints:
             progress.update(self.checkpoints.restore(task.load) or {})
         record.begin()
-        self.stop.listen()
         stopped, saved, reports = False, progress["step"], list[tuple[int, torch.Tensor]]()
         clock = time.monotonic()
         ahead = 1 if self.processes.device.type == "cuda" else 0
@@ -293,7 +297,8 @@ def main(parser: argparse.ArgumentParser, make_task: Callable[[argparse.Namespac
     options = parser.parse_args()
     if options.keep < 1 or options.checkpoint_every < 1 or options.batch < 1 or options.accumulate < 1:
         parser.error("--keep, --checkpoint-every, --batch and --accumulate are at least 1")
-    status = 1
+    status, stop = 1, Stop()
+    stop.listen()  # from the beginning: torchrun ends all processes when one fails, and process 0 has to say why
     try:
         processes = start_processes()
         task = make_task(options, processes)
@@ -301,7 +306,7 @@ def main(parser: argparse.ArgumentParser, make_task: Callable[[argparse.Namespac
         if not options.no_checkpoints:
             folder = Path(os.environ.get("GPUPROV_CHECKPOINTS", "checkpoints"))
             checkpoints = Checkpoints(folder, options.keep, task.shape, processes.device)
-        status = Training(task, options, processes, Stop(), checkpoints).run()
+        status = Training(task, options, processes, stop, checkpoints).run()
         dist.destroy_process_group()
     except Failure as failure:  # every process has the same one
         if dist.get_rank() == 0:

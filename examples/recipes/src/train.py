@@ -64,7 +64,7 @@ class Language(PlainTask):
 
     def loss(self, first_sample: int, count: int) -> torch.Tensor:
         tokens = counting(first_sample, count, self.units, self.options.seed)
-        return self.model(tokens.to(self.device, non_blocking=True))
+        return self.model(loop.send(tokens, self.device))
 
 
 class FullyShard(Language):

@@ -65,7 +65,7 @@ class Zero(loop.Task):
         for part in range(options.accumulate):
             number = first_sample + (self.processes.rank * options.accumulate + part) * options.batch
             tokens = counting(number, options.batch, self.units, options.seed)
-            loss = self.engine(tokens.to(self.device, non_blocking=True))
+            loss = self.engine(loop.send(tokens, self.device))
             self.engine.backward(loss)  # divides by the number of forward passes
             self.engine.step()  # changes parameters after the last of them alone
             total += loss.detach().float() / options.accumulate

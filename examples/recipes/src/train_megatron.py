@@ -51,6 +51,7 @@ class Megatron(loop.Task):
         self._check(options, processes)
         self.dtype = loop.choose_precision(options, self.device)
         parallel_state.initialize_model_parallel(options.tensor, options.pipeline)
+        torch.manual_seed(options.seed + 100 * parallel_state.get_pipeline_model_parallel_rank())
         if self.device.type == "cuda":
             tensor_parallel.model_parallel_cuda_manual_seed(options.seed)
         self.replicas = parallel_state.get_data_parallel_world_size()
@@ -140,7 +141,7 @@ class Megatron(loop.Task):
         for part in range(options.accumulate):
             number = first_sample + (replica * options.accumulate + part) * options.batch
             tokens = counting(number, options.batch, self.units, options.seed)
-            yield tokens.to(self.device, non_blocking=True)
+            yield loop.send(tokens, self.device)
 
     def _forward(
         self, batches: Iterator[torch.Tensor], model: torch.nn.Module
