@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from provisioner.lifecycle.session import Cluster
 
 
-def group_of(cluster: Cluster, group: str | None) -> str:
-    """The group on which a job runs: the named one, or the only one with GPUs. Raises GpuprovError."""
+def group_of(cluster: Cluster, group: str | None, names: Sequence[str]) -> str:
+    """The group on which a job runs: the named one, that of the named nodes, or the only one with GPUs. Raises
+    GpuprovError."""
+    if group is None and names:
+        return cluster.node(names[0]).group
     groups = cluster.spec.groups
     if group is not None:
         if group not in groups:

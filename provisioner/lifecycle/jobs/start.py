@@ -72,7 +72,7 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
     if not re.fullmatch(NAME_PATTERN, name):
         raise GpuprovError(f"--name {name}: not {NAME_TITLE}")
     with cluster.exclusively("run", look=True), tempfile.NamedTemporaryFile(prefix="gpuprov-job-") as archive:
-        group = choose.group_of(cluster, options.group)
+        group = choose.group_of(cluster, options.group, options.names)
         is_slurm = cluster.spec.scheduler.slurm is not None
         select = choose.of_group if is_slurm else choose.choose
         nodes = select(cluster, group, options.nodes, options.names)
@@ -91,7 +91,12 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
         _refuse(cluster, job["id"], on_nodes.send_all(cluster, nodes, Path(archive.name), job["id"]), ())
         program = on_nodes.source("supervisor.py")
         requests = {node.name: {"do": "start", "job": {**job, "node": node.name}, "program": program} for node in nodes}
-        answers, errors = on_nodes.ask_all(cluster, requests, on_nodes.START_S)
+        try:
+            answers, errors = on_nodes.ask_all(cluster, requests, on_nodes.START_S)
+        except BaseException:  # Ctrl-C: some nodes have started their part
+            stop = {"do": "stop", "id": job["id"], "reason": f"stopped by {person()} while it started"}
+            on_nodes.ask_all(cluster, dict.fromkeys(requests, stop))
+            raise
         _refuse(cluster, job["id"], errors, tuple(answers))
         pids = {name: int(answer["pid"]) for name, answer in answers.items()}
     return Started(job["id"], name, tuple(nodes), pids)

@@ -42,6 +42,9 @@ LINE = 1 << 16
 """Bytes of a message between nodes, at most."""
 LOG_LIMIT = 4 << 30
 """Bytes of a job's log, at most: what comes behind is dropped, and the last line says so."""
+TRIM_S, RANK_LOGS_LIMIT, BLOCK = 60.0, 256 << 20, 512
+"""Seconds between two looks at the files in which torchrun keeps the ranks' output, bytes of all of them together, and
+of a block as stat(2) counts."""
 STOPPED = 143
 """Exit status of a job that was stopped: 128 + SIGTERM."""
 INTERRUPTION = "/run/gpuprov/interruption.json"
@@ -444,6 +447,7 @@ class Supervisor:
         self._stop = None  # type: Json | None
         self._until = 0.0
         self._read = {}  # type: dict[str, int]
+        self._trimmed = time.monotonic()
 
     def run(self) -> Json:
         """Run the job to its end; its `state` (completed, failed, stopped), `status` and `reason`."""
@@ -539,11 +543,24 @@ class Supervisor:
                 )
                 self._begin_stop({"state": "stopped", "status": STOPPED, "reason": reason})
                 return
+        self._trim_rank_logs()
         if self._job["rdma"]:
             wrong = wrong_transport(self._new_lines(), self._job["gpudirect"])
             if wrong:
                 reason = f"{self._name}: {wrong}"
                 self._begin_stop({"state": "failed", "status": 1, "reason": reason})
+
+    def _trim_rank_logs(self) -> None:
+        """Empty what torchrun keeps of the ranks' output, which has come through it by now: the ranks write on behind
+        the hole."""
+        if time.monotonic() < self._trimmed + TRIM_S:
+            return
+        self._trimmed = time.monotonic()
+        files = [path for path in glob.glob(self._folder + "/out/ranks/**", recursive=True) if os.path.isfile(path)]
+        with contextlib.suppress(OSError):
+            if sum(os.stat(path).st_blocks for path in files) * BLOCK > RANK_LOGS_LIMIT:
+                for path in files:
+                    os.truncate(path, 0)
 
     def _new_lines(self) -> list[str]:
         """Whole lines that NCCL has added to its logs since the last look."""

@@ -239,3 +239,20 @@ def test_secrets_stand_in_no_argument(nodes: Nodes, tmp_path: Path) -> None:
     assert "hf_secret" not in " ".join(supervisor.docker_command(job, "/folder"))
     assert nodes.log("train-0") == "hf_secret\n"
     assert (nodes.folder("train-0") / "environment").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_torchrun_keeps_of_the_output_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "RANK_LOGS_LIMIT", 1000)
+    monkeypatch.setattr(supervisor, "TRIM_S", 0.0)
+    job = {"node": "train-0", "nodes": [{"name": "train-0", "address": "127.0.0.1"}]}
+    under_test = supervisor.Supervisor(job, str(tmp_path))
+    file = tmp_path / "out/ranks/x/attempt_0/0/stdout.log"
+    file.parent.mkdir(parents=True)
+    with file.open("wb", buffering=0) as rank:
+        rank.write(b"x" * 100_000)
+        under_test._trim_rank_logs()
+        rank.write(b"more")
+        assert file.stat().st_blocks * 512 < 10_000
+        assert file.read_bytes().endswith(b"more")
