@@ -17,6 +17,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 MANIFEST = "manifest.json"
 CHUNK = 64 * 2**20
+PATIENCE = timedelta(hours=2)
+"""How long a process waits for another one that writes or reads a checkpoint."""
 
 
 class Failure(Exception):
@@ -44,15 +47,16 @@ class Checkpoints:
         self.folder, self.keep, self.shape, self.device = folder, keep, shape, device
         self.rank, self.local_world = dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
         self.node, self.local = divmod(self.rank, self.local_world)
+        self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
         self.owner = self._find_owner()
         self.owns = self.owner == self.node
         self.leads = self.owns and self.local == 0
-        leaders = [rank for rank, leads in enumerate(_gather(self.leads)) if leads]
+        leaders = [rank for rank, leads in enumerate(self._gather(self.leads)) if leads]
         self.leaders, self.leader_group = leaders, dist.new_group(leaders)
 
     def save(self, progress: dict[str, Any], write: Callable[[Path], None], parts_everywhere: bool) -> None:
         """Write a checkpoint. `write(folder)`: write this process's part. Raises Failure; the older ones remain."""
-        step, identity = progress["step"], _gather(uuid.uuid4().hex)[0]
+        step, identity = progress["step"], self._gather(uuid.uuid4().hex)[0]
         fresh, final = self._fresh(step), self._final(step)
         self._agree(self._make_room(fresh) if self.leads else "", step)
         self._agree(_attempt(lambda: write(fresh)) if self.owns or parts_everywhere else "", step)
@@ -67,7 +71,7 @@ class Checkpoints:
         self._agree(error if self.owns else "", step)
         files = {
             name: row
-            for owner, rows in _gather((self.owner, digests))
+            for owner, rows in self._gather((self.owner, digests))
             if owner == self.owner
             for name, row in rows.items()
         }
@@ -81,7 +85,9 @@ class Checkpoints:
         verified = set[str]()
         while True:
             offers = {
-                owner: manifests for owner, manifests in _gather((self.owner, self._list())) if manifests is not None
+                owner: manifests
+                for owner, manifests in self._gather((self.owner, self._list()))
+                if manifests is not None
             }
             newest = max((step for manifests in offers.values() for step in manifests), default=None)
             if newest is None:
@@ -101,12 +107,12 @@ class Checkpoints:
             self._fetch(holder, newest, lacking)
         self._say(f"continuing from the checkpoint of step {newest}")
         load(self._final(newest))
-        dist.barrier()
+        dist.barrier(self.group)
         return dict(manifest["progress"])
 
     def _find_owner(self) -> int:
         """Lowest number of the nodes that see the same folder: each leaves a file and looks for those of the others."""
-        run, error = _gather(uuid.uuid4().hex)[0], ""
+        run, error = self._gather(uuid.uuid4().hex)[0], ""
         mark = self.folder / f".node-{self.node}-{run}"
         if self.local == 0:
             try:
@@ -114,9 +120,9 @@ class Checkpoints:
                 mark.touch()
             except OSError as failure:
                 error = f"node {self.node} cannot write to {self.folder}: {failure.strerror}"
-        _raise_first(_gather(error))
+        _raise_first(self._gather(error))
         nodes = [int(path.name.split("-")[1]) for path in self.folder.glob(f".node-*-{run}")]
-        dist.barrier()
+        dist.barrier(self.group)
         if self.local == 0:
             mark.unlink(missing_ok=True)
         return min(nodes, default=self.node)
@@ -143,12 +149,12 @@ class Checkpoints:
             for name in self._share(sorted(manifest["files"])):
                 errors += _compare(path, name, manifest["files"][name])
             verified.add(manifest["id"])
-        damaged = {owner: rank_errors[0] for owner, rank_errors in _gather((self.owner, errors)) if rank_errors}
+        damaged = {owner: rank_errors[0] for owner, rank_errors in self._gather((self.owner, errors)) if rank_errors}
         for owner, error in damaged.items():
             self._say(f"the checkpoint of step {step} on node {owner} is damaged ({error}); ignored")
         if self.leads and self.owner in damaged:
             _set_aside(path)
-        dist.barrier()
+        dist.barrier(self.group)
         return bool(damaged)
 
     def _fetch(self, holder: int, step: int, lacking: list[int]) -> None:
@@ -217,7 +223,7 @@ class Checkpoints:
             free = _mib(shutil.disk_usage(self.folder).free)
             target = f"the checkpoint of step {step} to {self.folder}"
             error = f"node {self.node} could not write {target}: {error} ({free} free)"
-        errors = _gather(error)
+        errors = self._gather(error)
         if not any(errors):
             return
         if self.leads:
@@ -245,6 +251,12 @@ class Checkpoints:
         """This process's part of a node's work."""
         return items[self.local :: self.local_world]
 
+    def _gather(self, item: Any) -> list[Any]:
+        """The items of all processes, by rank."""
+        items: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(items, item, group=self.group)
+        return items
+
     def _describe_other_shape(self, step: int, node: int, shape: dict[str, Any]) -> str:
         keys = sorted(key for key in {*shape, *self.shape} if shape.get(key) != self.shape.get(key))
         differences = ", ".join(f"{key} {shape.get(key)} instead of {self.shape.get(key)}" for key in keys)
@@ -266,13 +278,6 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
-def _gather(item: Any) -> list[Any]:
-    """The items of all processes, by rank."""
-    items: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(items, item)
-    return items
-
-
 def _raise_first(errors: list[str]) -> None:
     for error in errors:
         if error:
@@ -283,11 +288,13 @@ def _attempt(action: Callable[[], object]) -> str:
     """Returns what went wrong; empty for success. PyTorch reports a full disk as one of the other two exceptions."""
     try:
         action()
-    except CheckpointException as failure:
-        return str(next(iter(failure.failures.values()))[0]).splitlines()[0]
-    except (OSError, RuntimeError) as failure:
-        return str(failure).splitlines()[0]
-    return ""
+    except CheckpointException as failures:
+        failure: BaseException = next(iter(failures.failures.values()))[0]
+    except (OSError, RuntimeError) as error:
+        failure = error
+    else:
+        return ""
+    return (str(failure) or type(failure).__name__).splitlines()[0]
 
 
 def _files(folder: Path) -> list[str]:
