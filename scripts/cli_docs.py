@@ -25,7 +25,7 @@ PRINTED_BY = {
     "down": ("down",), "gc": ("gc",),
     "monitoring": ("monitoring",), "monitoring-test": ("monitoring",),
     "cost": ("cost",), "size": ("size",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",),
-    "run-list": ("run",),
+    "run-list": ("run",), "bench": ("bench",),
     "image-list": ("image",), "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",),
     "image-nightly": ("image",),
     "error": (),

@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
     "ssh": Entry("provisioner.cli.ssh:ssh", "Log in to a node.", verbatim=True),
     "exec": Entry("provisioner.cli.ssh:exec_", "Run a command on every node.", verbatim=True),
     "run": Entry("provisioner.cli.run:run", "Run a training on nodes; follow, list, stop it.", divided=True),
+    "bench": Entry("provisioner.cli.bench:bench", "Measure trainings on one GPU, each node, all nodes.", divided=True),
     "cp": Entry("provisioner.cli.ssh:cp", "Copy files to a node, or from it."),
     "ssh-config": Entry("provisioner.cli.ssh:ssh_config", "Print the nodes for your own ssh, scp and rsync."),
     "replace": Entry("provisioner.cli.replace:replace", "Replace a bad machine, under the same name."),

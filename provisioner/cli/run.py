@@ -90,6 +90,7 @@ def run(
         _follow_or_stop(cluster, logs or stop or "", is_stop=stop is not None, json_=json_)
         return
     from provisioner.cli.display import display
+    from provisioner.lifecycle.jobs import follow as jobs
     from provisioner.lifecycle.jobs.start import Options, start
 
     options = Options(
@@ -102,13 +103,13 @@ def run(
     if job.slurm:
         _wait_in_queue(cluster, job.id, job.slurm, detach=detach, json_=json_)
         return
-    follow = typed("run", file, sandbox=cluster.sandbox, names=["--logs", job.id])
+    hint = typed("run", file, sandbox=cluster.sandbox, names=["--logs", job.id])
     if detach:
-        row = _row(cluster, job.id, job.nodes)
+        row = jobs.row_of(cluster, job.id, job.nodes)
         if json_:
             _write(cluster, row)
         else:
-            typer.echo(f"{job.id} runs on {counted(len(job.nodes), 'node')}; follow it with `{follow}`")
+            typer.echo(f"{job.id} runs on {counted(len(job.nodes), 'node')}; follow it with `{hint}`")
         return
     print(f"{job.id} runs on {', '.join(n.name for n in job.nodes)}; Ctrl-C stops it", file=sys.stderr)
     _follow(cluster, job.id, job.nodes, dict(job.pids), json_=json_)
@@ -212,6 +213,7 @@ def _follow(
     silent: bool = False,
 ) -> None:
     """Print the logs until the job ends, then how. Ends this command with the job's status."""
+    from provisioner.lifecycle.jobs import follow
     from provisioner.lifecycle.jobs.follow import Follower
 
     several = len(nodes) > 1
@@ -228,7 +230,7 @@ def _follow(
     except _HungUp:
         follower.end()
         raise typer.Exit(0) from None
-    row = _ended(cluster, job_id, nodes)
+    row = follow.await_end(cluster, job_id, nodes)
     if json_:
         _write(cluster, row)
     else:
@@ -261,26 +263,6 @@ def _follow_to_end(cluster: Cluster, follower: Follower, job_id: str, nodes: Seq
         follower.end()
         raise Interrupted(hint) from None
     return True
-
-
-def _row(cluster: Cluster, job_id: str, nodes: Sequence[Node]) -> JobRow:
-    from provisioner.lifecycle.jobs import follow
-
-    rows, silent = follow.rows_of(cluster, nodes)
-    for row in rows:
-        if row.id == job_id:
-            return row
-    raise GpuprovError(f"no node knows {job_id} any more" + (f": {next(iter(silent.values()))}" if silent else ""))
-
-
-def _ended(cluster: Cluster, job_id: str, nodes: Sequence[Node]) -> JobRow:
-    """The job's row once it has ended: the last node may take a moment longer."""
-    for _ in range(20):
-        row = _row(cluster, job_id, nodes)
-        if row.state != "running":
-            break
-        time.sleep(0.5)
-    return row
 
 
 def _ending(row: JobRow) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from provisioner.output.bench import BenchOutput
 from provisioner.output.bmc import BmcOutput
 from provisioner.output.cost import CostOutput
 from provisioner.output.doctor import DoctorOutput
@@ -53,6 +54,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "image-prune": ImagePruneOutput,
     "image-nightly": ImageNightlyOutput,
     "image": ImageOutput,
+    "bench": BenchOutput,
     "cost": CostOutput,
     "size": SizeOutput,
     "bmc": BmcOutput,

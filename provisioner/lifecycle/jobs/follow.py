@@ -44,12 +44,16 @@ class Follower:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._threads = [threading.Thread(target=self._follow, args=(node.name,), daemon=True) for node in nodes]
 
-    def follow(self) -> None:
-        """Print what comes until the job has ended on a node that answers. Ctrl-C goes on to the caller, who may call
-        again."""
+    def begin(self) -> None:
+        """Start to print what comes."""
         for thread in self._threads:
             if thread.ident is None:
                 thread.start()
+
+    def follow(self) -> None:
+        """Print what comes until the job has ended on a node that answers. Ctrl-C goes on to the caller, who may call
+        again."""
+        self.begin()
         # Not Thread.join: an exception of a signal within it marks a thread that runs as stopped (bpo-45274).
         while not self._finished:
             time.sleep(LOOK_S)
@@ -112,6 +116,25 @@ def rows_of(cluster: Cluster, nodes: Sequence[Node]) -> tuple[list[JobRow], dict
             merged.setdefault(job.id, {})[node] = job
     rows = [merge(jobs) for jobs in merged.values()]
     return sorted(rows, key=lambda row: row.began, reverse=True), silent
+
+
+def row_of(cluster: Cluster, job_id: str, nodes: Sequence[Node]) -> JobRow:
+    """A job as these nodes describe it. Raises GpuprovError where none of them knows it any more."""
+    rows, silent = rows_of(cluster, nodes)
+    for row in rows:
+        if row.id == job_id:
+            return row
+    raise GpuprovError(f"no node knows {job_id} any more" + (f": {next(iter(silent.values()))}" if silent else ""))
+
+
+def await_end(cluster: Cluster, job_id: str, nodes: Sequence[Node]) -> JobRow:
+    """A job whose log has ended: the last node may take a moment longer."""
+    until = time.monotonic() + OTHERS_S
+    while True:
+        row = row_of(cluster, job_id, nodes)
+        if row.state != "running" or time.monotonic() > until:
+            return row
+        time.sleep(0.5)
 
 
 def queued_rows(cluster: Cluster) -> list[JobRow]:

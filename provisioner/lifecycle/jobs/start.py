@@ -123,7 +123,7 @@ def _job(
 ) -> dict[str, Any]:
     """job.json but for the node's own name (supervisor.py reads it)."""
     machine = cluster.spec.catalog.machine(nodes[0].machine)
-    image = _image(cluster, nodes, options.image)
+    image = image_of(cluster, nodes, options.image)
     gpus = options.gpus_per_node or recipe.needs.gpus_per_node or machine.gpu_count
     count = options.nodes or len(nodes)
     _check_needs(cluster, recipe, count, gpus, image, nodes[0])
@@ -154,7 +154,7 @@ def _job(
     }
 
 
-def _image(cluster: Cluster, nodes: Sequence[Node], reference: str | None) -> Image:
+def image_of(cluster: Cluster, nodes: Sequence[Node], reference: str | None) -> Image:
     """The image of the lock that these nodes run. Raises GpuprovError where it has none that fits."""
     stacks = {
         release.id: release.stack(node.group)
