@@ -82,8 +82,8 @@ test-sandbox: dev system-sandbox system-dev system-test
 
 ## lint: every linter
 lint: dev $(VENV)/.docs system-dev
-	$(BIN)/ruff check provisioner tests bench scripts
-	$(BIN)/ruff format --check provisioner tests bench scripts
+	$(BIN)/ruff check provisioner tests bench scripts examples
+	$(BIN)/ruff format --check provisioner tests bench scripts examples
 	$(BIN)/mypy
 	cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline -q playbooks roles
 	shellcheck .ci/run $$(git ls-files '*.sh')
