@@ -87,12 +87,12 @@ def _show(document: BenchOutput) -> None:
         table.add_row(*_cells(run))
     tables.show(table)
     for run in document.runs:
-        where = f"{run.model} on {', '.join(run.nodes)}"
+        location = f"{run.model} on {', '.join(run.nodes)}"
         for problem in run.problems:
-            typer.echo(f"{where}: {printable(problem)}")
+            typer.echo(f"{location}: {printable(problem)}")
         for row in run.published:
             span = f"{row.low:,.0f}" if row.low == row.high else f"{row.low:,.0f} to {row.high:,.0f}"
-            typer.echo(f"{where}: published {span} {run.unit}/s with {row.conditions} ({row.source})")
+            typer.echo(f"{location}: published {span} {run.unit}/s with {row.conditions} ({row.source})")
     if missing := sorted({text for run in document.runs for text in run.missing}):
         typer.echo(f"not compared for want of: {', '.join(missing)}")
 

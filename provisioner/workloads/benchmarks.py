@@ -95,8 +95,8 @@ def slow_peers(rates: Mapping[str, float]) -> dict[str, float]:
     """Nodes that are slow beside the others: node → its share of the median."""
     if len(rates) < PEERS:
         return {}
-    usual = median(rates.values())
-    return {name: rate / usual for name, rate in rates.items() if rate < (1 - TOLERANCE) * usual}
+    typical = median(rates.values())
+    return {name: rate / typical for name, rate in rates.items() if rate < (1 - TOLERANCE) * typical}
 
 
 class Published(BaseModel):

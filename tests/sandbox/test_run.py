@@ -126,8 +126,8 @@ def test_a_killed_rank_ends_all_and_the_next_run_goes_on(fleet: SandboxCluster) 
     assert (row["state"], row["nodes"], row["missing"]) == ("failed", ["train-0", "train-1"], [])
     assert row["reason"].startswith("train-1: the container ended"), row
     assert containers_of(fleet, "train-0") == containers_of(fleet, "train-1") == ""
-    again = fleet.run("run", fleet.file, "ddp", "--", *TINY, "--steps", "1")
-    assert resumed_after(again.stdout) >= 10, again.stdout
+    resumed = fleet.run("run", fleet.file, "ddp", "--", *TINY, "--steps", "1")
+    assert resumed_after(resumed.stdout) >= 10, resumed.stdout
 
 
 @pytest.mark.slow
@@ -177,8 +177,8 @@ def test_a_node_in_quarantine_has_no_job(fleet: SandboxCluster) -> None:
     try:
         all_nodes = fleet.run("run", fleet.file, "--", "true")
         assert all_nodes.status == 2 and "noisy fan" in all_nodes.stderr and "--nodes 1" in all_nodes.stderr
-        one = fleet.run("run", fleet.file, "--nodes", "1", "--", "sh", "-c", "echo $GPUPROV_NODES")
-        assert (one.status, one.stdout) == (0, "1\n"), one.stderr
+        single = fleet.run("run", fleet.file, "--nodes", "1", "--", "sh", "-c", "echo $GPUPROV_NODES")
+        assert (single.status, single.stdout) == (0, "1\n"), single.stderr
     finally:
         fleet.run("release", fleet.file, "train-0")
 

@@ -114,8 +114,8 @@ def _start(
     except BaseException:
         _stop(cluster, runs)
         raise
-    where = "one GPU" if scale == "gpu" else "each node by itself" if scale == "node" else "all nodes"
-    note(f"{model}: {request.steps} steps on {where}")
+    position = "one GPU" if scale == "gpu" else "each node by itself" if scale == "node" else "all nodes"
+    note(f"{model}: {request.steps} steps on {position}")
     return runs
 
 
