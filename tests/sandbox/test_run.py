@@ -187,7 +187,7 @@ def test_a_node_in_quarantine_has_no_job(fleet: SandboxCluster) -> None:
 def test_a_replaced_machine_waits_for_the_job_and_gets_the_state_from_the_other(fleet: SandboxCluster) -> None:
     job = Job(fleet, *ENDLESS)
     until(job.has_checkpoint)
-    replacing = fleet.start("replace", fleet.file, "train-0", "--sandbox", "--yes")
+    replacing = fleet.start("replace", fleet.file, "train-0", "--even-if-healthy", "--sandbox", "--yes")
     assert replacing.stderr is not None
     try:
         waiting = next(line for line in replacing.stderr if "waiting for" in line)
