@@ -3,6 +3,7 @@ goes on from. One fleet, in the order of the tests."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -170,6 +171,28 @@ def test_a_notice_of_the_cloud_stops_a_job_within_its_two_minutes(fleet: Sandbox
     finally:
         fleet.run("sandbox", "clear", fleet.file)
     assert "the cloud takes train-1 away: terminate at" in job.text
+
+
+@pytest.mark.slow
+def test_benchmarks_are_compared_with_their_own_baseline(fleet: SandboxCluster) -> None:
+    """On processors the rates say nothing, so the baseline is edited."""
+    small = ("--image-size", "32", "--batch", "2", "--precision", "fp32")
+    command = ("bench", fleet.file, "resnet50", "--steps", "8", "--json")
+    first = fleet.run(*command, "--save-baseline", "--", *small)
+    assert first.status == 0, first.stdout + first.stderr
+    rows = first.json["runs"]
+    assert [(row["scale"], row["nodes"], row["gpus"]) for row in rows] == [
+        ("gpu", ["train-0"], 1), ("node", ["train-0"], 1), ("node", ["train-1"], 1), ("fleet", ["train-0", "train-1"], 2),
+    ]  # fmt: skip
+    assert all(row["rate"] > 0 and row["steps"] == 4 and row["baseline"] is None for row in rows), rows
+    baseline = fleet.root / "bench.json"
+    document = json.loads(baseline.read_text())
+    for row in document["rates"].values():
+        row["rate"] *= 1000
+    baseline.write_text(json.dumps(document))
+    second = fleet.run(*command, "--scale", "node", "--", *small)
+    assert second.status == 1
+    assert all("below the baseline of" in row["problems"][0] for row in second.json["runs"]), second.stdout
 
 
 def test_a_node_in_quarantine_has_no_job(fleet: SandboxCluster) -> None:
