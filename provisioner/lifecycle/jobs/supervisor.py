@@ -140,7 +140,9 @@ def docker_command(job: Json, folder: str) -> list[str]:
     volumes = [f"{folder}/work:/job", f"{folder}/out:/gpuprov"]
     volumes += [f"{path}:{path}" for path in job["volumes"]]
     return [
-        "docker", "run", "--rm", "--pull=never", "--name", container_name(job), "--label", "gpuprov.job=" + job["id"],
+        # --init: the first process of a container ignores SIGTERM unless it handles it.
+        "docker", "run", "--rm", "--init", "--pull=never", "--name", container_name(job),
+        "--label", "gpuprov.job=" + job["id"],
         # Its output comes through us; docker's own copy would grow without limit.
         "--log-driver=none",
         *job["options"],
@@ -248,16 +250,26 @@ class Container:
         answer = call("docker", "inspect", "--format", "{{.State.Pid}}", container_name(self._job)).strip()
         if not answer.isdigit() or answer == "0":
             return []
-        ranks = []
+        parents, ranks = {}, []
         for folder in glob.glob("/proc/[0-9]*"):
             with contextlib.suppress(OSError, ValueError, IndexError):
+                pid = os.path.basename(folder)
                 with open(folder + "/stat") as stream:
-                    parent = stream.read().rpartition(")")[2].split()[1]
+                    parents[pid] = stream.read().rpartition(")")[2].split()[1]
                 with open(folder + "/environ", "rb") as stream:
-                    has_rank = b"LOCAL_RANK=" in stream.read()
-                if parent == answer and has_rank:
-                    ranks.append(int(os.path.basename(folder)))
-        return ranks
+                    if b"LOCAL_RANK=" in stream.read():
+                        ranks.append(pid)
+        # Data loaders have a rank's variables, too, and are its children.
+        return [int(pid) for pid in ranks if parents[pid] not in ranks and answer in ancestors(pid, parents)]
+
+
+def ancestors(pid: str, parents: dict[str, str]) -> list[str]:
+    """Of a process, from its parent on."""
+    chain = []
+    while pid in parents and len(chain) < 64:
+        pid = parents[pid]
+        chain.append(pid)
+    return chain
 
 
 def call(*command: str, seconds: float = ANSWER_S) -> str:
