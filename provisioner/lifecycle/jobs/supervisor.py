@@ -265,7 +265,7 @@ class Container:
 
 def ancestors(pid: str, parents: dict[str, str]) -> list[str]:
     """Of a process, from its parent on."""
-    chain = []
+    chain: list[str] = []
     while pid in parents and len(chain) < 64:
         pid = parents[pid]
         chain.append(pid)
