@@ -126,7 +126,7 @@ def _job(
     image = image_of(cluster, nodes, options.image)
     gpus = options.gpus_per_node or recipe.needs.gpus_per_node or machine.gpu_count
     count = options.nodes or len(nodes)
-    _check_needs(cluster, recipe, count, gpus, image, nodes[0])
+    _check_needs(cluster, recipe, count, gpus, image, nodes[0], is_changed=bool(arguments))
     expected = subjects_of(cluster, nodes[:1])[0].expected
     scratch = cluster.spec.groups[group].storage.scratch
     peak = published.peaks().get(machine.gpu_model)
@@ -178,8 +178,11 @@ def image_of(cluster: Cluster, nodes: Sequence[Node], reference: str | None) -> 
     return next((image for image in images if image.torch is not None), images[0])
 
 
-def _check_needs(cluster: Cluster, recipe: Recipe, nodes: int, gpus: int, image: Image, node: Node) -> None:
-    """Raise GpuprovError where these nodes or their image are not what the recipe needs."""
+def _check_needs(
+    cluster: Cluster, recipe: Recipe, nodes: int, gpus: int, image: Image, node: Node, *, is_changed: bool
+) -> None:
+    """Raise GpuprovError where these nodes or their image are not what the recipe needs. `is_changed`: with arguments
+    of the user, a model or batch may be smaller."""
     needs, machine = recipe.needs, cluster.spec.catalog.machine(node.machine)
     problems = []
     if gpus < 1 or gpus > machine.gpu_count:
@@ -190,7 +193,11 @@ def _check_needs(cluster: Cluster, recipe: Recipe, nodes: int, gpus: int, image:
         problems.append(f"needs {needs.nodes} nodes, and {nodes} are requested")
     memory = cluster.spec.catalog.gpu(machine.gpu_model).memory_mib / MIB_PER_GIB if machine.gpu_count else 0.0
     if needs.gpu_memory_gib > memory:
-        problems.append(f"needs {needs.gpu_memory_gib:g} GiB of GPU memory, and {machine.gpu_model} has {memory:.0f}")
+        text = f"needs {needs.gpu_memory_gib:g} GiB of GPU memory, and {machine.gpu_model} has {memory:.0f}"
+        if is_changed:
+            cluster.events("run", "warning", f"recipe {recipe.name} by itself {text}")
+        else:
+            problems.append(text)
     if needs.torch and image.torch is None:
         message = f"the version of PyTorch in {image.reference} is unknown; the recipe needs {needs.torch}"
         cluster.events("run", "warning", message)
