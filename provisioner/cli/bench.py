@@ -11,7 +11,7 @@ from provisioner.cli import json_output
 from provisioner.cli.options import File, Json, Sandbox
 from provisioner.cli.remote_command import REMAINING
 from provisioner.common.errors import Exit, GpuprovError
-from provisioner.common.text import printable
+from provisioner.common.text import printable, significant
 
 if TYPE_CHECKING:
     from provisioner.output.bench import BenchOutput, BenchRun
@@ -105,8 +105,8 @@ def _cells(run: BenchRun) -> list[str]:
         run.model,
         on,
         str(run.gpus),
-        f"{run.rate:,.0f} {run.unit}/s",
-        f"{run.slow:,.0f}–{run.fast:,.0f}",
+        f"{significant(run.rate)} {run.unit}/s",
+        f"{significant(run.slow or 0)}–{significant(run.fast or 0)}",
         "-" if run.mfu is None else f"{100 * run.mfu:.1f} %",
         "-" if run.peak_gib is None else f"{run.peak_gib:.1f}",
         "-" if run.efficiency is None else f"{100 * run.efficiency:.0f} %",

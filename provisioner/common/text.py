@@ -102,6 +102,15 @@ def _escape(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)
 
 
+def significant(number: float) -> str:
+    """A measured number with three digits, or whole.
+
+    >>> significant(0.6789), significant(21034.2)
+    ('0.679', '21,034')
+    """
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def money(amount: float, currency: str) -> str:
     """An amount as people read it.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.common import bounded
 from provisioner.common.errors import GpuprovError
+from provisioner.common.text import significant
 from provisioner.lifecycle.jobs import choose, follow
 from provisioner.lifecycle.jobs import start as starting
 from provisioner.lifecycle.jobs.follow import Follower
@@ -167,7 +168,7 @@ def _summary(run: Run) -> str:
     names = ", ".join(node.name for node in run.job.nodes)
     if run.measured is None:
         return "\n".join([f"{run.model} on {names} failed: {run.problem}", *run.lines])
-    return f"{run.model} on {names}: {run.measured.rate:,.0f} {run.measured.unit}/s"
+    return f"{run.model} on {names}: {significant(run.measured.rate)} {run.measured.unit}/s"
 
 
 def _compare(
@@ -211,7 +212,9 @@ def _hold_to_baseline(row: BenchRun, measured: Measured, known: Rate | None) -> 
     row.baseline = known.rate
     if measured.rate < (1 - benchmarks.TOLERANCE) * known.rate:
         share = 100 * (1 - measured.rate / known.rate)
-        row.problems.append(f"{share:.0f} % below the baseline of {known.at[:10]} ({known.rate:,.0f} {known.unit}/s)")
+        row.problems.append(
+            f"{share:.0f} % below the baseline of {known.at[:10]} ({significant(known.rate)} {known.unit}/s)"
+        )
 
 
 def _hold_to_peers(row: BenchRun, run: Run, runs: Sequence[Run]) -> None:
@@ -227,7 +230,9 @@ def _hold_to_peers(row: BenchRun, run: Run, runs: Sequence[Run]) -> None:
         return
     row.peers = median(rates.values())
     if share := benchmarks.slow_peers(rates).get(run.job.nodes[0].name):
-        row.problems.append(f"{100 * (1 - share):.0f} % below the median of the nodes ({row.peers:,.0f} {row.unit}/s)")
+        row.problems.append(
+            f"{100 * (1 - share):.0f} % below the median of the nodes ({significant(row.peers)} {row.unit}/s)"
+        )
 
 
 def _efficiency(run: Run, runs: Sequence[Run]) -> float | None:
