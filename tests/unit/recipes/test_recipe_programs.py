@@ -18,7 +18,7 @@ import pytest
 from tests.support import torch_programs
 from tests.support.torch_programs import finish, losses, metrics, run, run_nodes, torchrun, wait_for_line, worker_pids
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.begins(1)]
 TINY = ("--size", "tiny", "--batch", "8", "--precision", "fp32", "--log-every", "5")
 PARALLEL = ("ddp", "fsdp2")
 
