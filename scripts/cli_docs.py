@@ -21,10 +21,11 @@ EXAMPLES = Path(__file__).parent / "data/examples"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 PRINTED_BY = {
     "validate": ("validate",), "plan": ("plan",), "report": ("up", "verify", "replace"), "facts": ("facts",),
-    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "maintain": ("maintain",),
+    "status": ("status",), "clusters": ("status",), "upgrade": ("upgrade",), "maintain": ("maintain",), "run": ("run",),
     "down": ("down",), "gc": ("gc",),
     "monitoring": ("monitoring",), "monitoring-test": ("monitoring",),
     "cost": ("cost",), "size": ("size",), "bmc": ("bmc",), "doctor": ("doctor",), "image": ("image",),
+    "run-list": ("run",), "bench": ("bench",),
     "image-list": ("image",), "image-diff": ("image",), "image-move": ("image",), "image-prune": ("image",),
     "image-nightly": ("image",),
     "error": (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +111,8 @@ def _refuse_unhealthy(bundle: Bundle, described: Described, known: Catalog) -> N
     from provisioner.verify.expectations import expect
     from provisioner.verify.pytest_runner import Case, judge
 
-    catalog = known.with_described({described.name: MachineDescription.model_validate(described.machine)})
+    description = MachineDescription.model_validate_json(json.dumps(described.machine))  # as `machines:` is read
+    catalog = known.with_described({described.name: description})
     row = catalog.machine(described.name)
     expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level="quick")
     expected = replace(expected, simulated=bundle.simulated, bmc={} if "bmc.json" in bundle.files else None)

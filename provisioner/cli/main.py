@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from provisioner import __version__
 from provisioner.cli import json_output, streams
 from provisioner.cli.exit import ending_of, ending_with
-from provisioner.cli.remote_command import RemoteCommand
+from provisioner.cli.remote_command import DividedCommand, RemoteCommand
 from provisioner.common import ownership
 from provisioner.common.errors import Exit
 from provisioner.common.suggest import did_you_mean
@@ -27,11 +27,13 @@ from provisioner.common.suggest import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command lives. `verbatim`: options that are not gpuprov's belong to a command for the nodes."""
+    """Where a command lives. `verbatim`: options that are not gpuprov's belong to a command for the nodes; `divided`:
+    what stands behind `--` does."""
 
     target: str
     help: str
     verbatim: bool = False
+    divided: bool = False
 
 
 COMMANDS: dict[str, Entry] = {
@@ -49,6 +51,8 @@ COMMANDS: dict[str, Entry] = {
     "facts": Entry("provisioner.cli.verify:facts", "Show the facts read from a node, before any check."),
     "ssh": Entry("provisioner.cli.ssh:ssh", "Log in to a node.", verbatim=True),
     "exec": Entry("provisioner.cli.ssh:exec_", "Run a command on every node.", verbatim=True),
+    "run": Entry("provisioner.cli.run:run", "Run a training on nodes; follow, list, stop it.", divided=True),
+    "bench": Entry("provisioner.cli.bench:bench", "Measure trainings on one GPU, each node, all nodes.", divided=True),
     "cp": Entry("provisioner.cli.ssh:cp", "Copy files to a node, or from it."),
     "ssh-config": Entry("provisioner.cli.ssh:ssh_config", "Print the nodes for your own ssh, scp and rsync."),
     "replace": Entry("provisioner.cli.replace:replace", "Replace a bad machine, under the same name."),
@@ -106,7 +110,7 @@ def load(name: str, entry: Entry) -> Any:
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=RemoteCommand if entry.verbatim else None)(target)
+    single.command(name, cls=RemoteCommand if entry.verbatim else DividedCommand if entry.divided else None)(target)
     return typer.main.get_command(single)
 
 

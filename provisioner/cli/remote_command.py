@@ -1,5 +1,5 @@
-"""`ssh` and `exec` end in a command for a node: gpuprov's own options stand before it, and what follows its first word
-is the command's, whatever it looks like."""
+"""Commands that end in a command for nodes. `ssh` and `exec`: gpuprov's own options stand before it, and what follows
+its first word is the command's, whatever it looks like. `run`: what follows `--`."""
 
 from __future__ import annotations
 
@@ -46,3 +46,19 @@ class RemoteCommand(TyperCommand):
             if remaining and not equals and takes_value[name]:
                 local_arguments.append(remaining.pop(0))
         return local_arguments, []
+
+
+REMAINING = "gpuprov.remaining"
+"""In a context's `meta`: what stands behind `--`."""
+
+
+class DividedCommand(TyperCommand):
+    """A command of Typer's that does not look at what stands behind `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        local_arguments, remaining = list(args), list[str]()
+        if "--" in args:
+            at = args.index("--")
+            local_arguments, remaining = args[:at], args[at + 1 :]
+        ctx.meta[REMAINING] = tuple(remaining)
+        return super().parse_args(ctx, local_arguments)

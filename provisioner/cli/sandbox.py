@@ -121,6 +121,28 @@ def clear(
             typer.echo(f"{container.node}: {cleared.name} cleared", err=True)
 
 
+PYTORCH = "2.13.0"
+"""The release for sandbox nodes; each recipe of gpuprov runs on it."""
+
+
+@app.command("pytorch")
+def pytorch(
+    pip_arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[PIP OPTION]…", help="behind --: options of pip, such as an index")
+    ] = None,
+    version: Annotated[str, typer.Option(help="the release to install")] = PYTORCH,
+) -> None:
+    """Install PyTorch for sandbox nodes, which train on the processors. Needed once for `gpuprov run … --sandbox`."""
+    from provisioner.sandbox import pytorch as installation
+    from provisioner.sandbox.runtime import require_root
+
+    require_root()
+    is_new = installation.install(version, pip_arguments or ())
+    typer.echo(
+        f"PyTorch {version} {'is installed' if is_new else 'is there already'}: {installation.folder()}", err=True
+    )
+
+
 def _site(cluster: Cluster, name: str, fault: str) -> Path:
     """The workspace of a site of the file. Raises GpuprovError for one that it does not have."""
     if name not in cluster.spec.sites:

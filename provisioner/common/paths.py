@@ -16,7 +16,7 @@ from pathlib import Path
 from provisioner.common import directories
 from provisioner.common.errors import GpuprovError
 
-DATA = ("terraform", "ansible", "templates", "images", "docs")
+DATA = ("terraform", "ansible", "templates", "images", "docs", "examples")
 
 IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
 """The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
@@ -131,6 +131,12 @@ def has_state(folder: Path) -> bool:
     return any((folder / name).exists() for name in (STATE, ERRORED))
 
 
+def _folder(file: Path) -> Path:
+    """The folder of a file, absolute and without `..`: what is made for a cluster has its path as a label."""
+    folder = file.absolute().parent
+    return folder.resolve() if ".." in folder.parts else folder
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The run directory of one cluster: `.gpuprov/<name>` beside cluster.yaml, `.gpuprov/<name>.sandbox` for a
@@ -142,7 +148,7 @@ class ClusterPaths:
 
     @property
     def root(self) -> Path:
-        return self.spec.absolute().parent / RUNS / (f"{self.name}{SANDBOX_SUFFIX}" if self.sandbox else self.name)
+        return _folder(self.spec) / RUNS / (f"{self.name}{SANDBOX_SUFFIX}" if self.sandbox else self.name)
 
     @property
     def lock_file(self) -> Path:
@@ -152,7 +158,7 @@ class ClusterPaths:
     @property
     def user_lock(self) -> Path:
         """The lock beside cluster.yaml, in the user's git; a sandbox takes its versions from it."""
-        return self.spec.absolute().parent / f"{self.spec.stem}.lock"
+        return _folder(self.spec) / f"{self.spec.stem}.lock"
 
     def locked(self) -> bool:
         """Whether there is a lock: its own, or the user's."""

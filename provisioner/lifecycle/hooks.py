@@ -15,6 +15,7 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.events import Events, Stage
 from provisioner.common.text import counted
 from provisioner.lifecycle import silencing
+from provisioner.lifecycle.jobs.waiting import await_jobs
 from provisioner.rundir.fleet import Node
 from provisioner.transport import process
 
@@ -72,6 +73,9 @@ def call(
             events=cluster.events,
         )
     )
+    if step == "drain" and not is_slurm:
+        drained = [node for node in nodes if node.name not in bad]
+        bad |= await_jobs(cluster, stage_of(action), drained, action, settings.timeout_s)
     if step == "resume":
         silencing.end(cluster, stage_of(action), [name for name in names if name not in bad])
     return bad

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from provisioner.output.bench import BenchOutput
 from provisioner.output.bmc import BmcOutput
 from provisioner.output.cost import CostOutput
 from provisioner.output.doctor import DoctorOutput
@@ -22,6 +23,7 @@ from provisioner.output.image import (
     ImageOutput,
     ImagePruneOutput,
 )
+from provisioner.output.job import JobOutput, JobsOutput
 from provisioner.output.maintain import MaintainOutput
 from provisioner.output.monitoring import ExportOutput, MonitoringTestOutput
 from provisioner.output.plan import PlanOutput
@@ -40,6 +42,8 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
     "maintain": MaintainOutput,
+    "run": JobOutput,
+    "run-list": JobsOutput,
     "down": DownOutput,
     "gc": GcOutput,
     "monitoring": ExportOutput,
@@ -50,6 +54,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "image-prune": ImagePruneOutput,
     "image-nightly": ImageNightlyOutput,
     "image": ImageOutput,
+    "bench": BenchOutput,
     "cost": CostOutput,
     "size": SizeOutput,
     "bmc": BmcOutput,

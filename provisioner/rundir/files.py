@@ -49,6 +49,7 @@ FILES = (
     RunFile("maintained.json", "the last maintenance of each node", "shared", by_node=True, damaged="refused"),
     RunFile("acknowledged.json", "acknowledged warnings", "shared", damaged="refused"),
     RunFile("baseline.json", "what each node measured when it was saved as the baseline", "shared", damaged="refused"),
+    RunFile("bench.json", "what benchmarks reached when they were saved as the baseline", "shared", damaged="refused"),
     RunFile(MEASURES, "what nodes measured in earlier runs", "if there is room", damaged="ignored"),
     RunFile("inventory.yml", "Ansible's inventory", "shared", damaged="made again"),
     RunFile("ssh/pins.json", "the pinned host key of each node", "shared", damaged="refused"),

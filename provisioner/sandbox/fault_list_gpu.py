@@ -181,6 +181,8 @@ FAULTS: tuple[Fault, ...] = (
           ROWS, _printed(ecc_errors__aggregate__sram_threshold_exceeded="Yes")),
     Fault("channel-repair", "one GPU wants a reset to repair a memory channel", "gpu.repair_pending", _has_rows, ROWS,
           _printed(ecc_errors__channel_repair_pending="Yes")),
+    Fault("memory-unrepairable", "one GPU has memory that no row remap mends", "gpu.remap", _has_rows, ROWS,
+          _printed(ecc_errors__unrepairable_memory="Yes")),
     Fault("pages-retired", "one GPU has retired 61 pages", "gpu.retired_pages",
           lambda m: _nvidia(m) and m["gpus"][0]["arch"] == "volta", "GPUs that retire pages",
           _printed(retired_pages__multiple_single_bit_retirement__retired_count="61")),

@@ -10,7 +10,7 @@ from provisioner.catalog import load
 from provisioner.common.paths import private_dir, write_whole
 from provisioner.plan.models import Plan
 from provisioner.plan.roles.interruption import watched
-from provisioner.sandbox import site_faults
+from provisioner.sandbox import pytorch, site_faults
 from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.jump_host import module_input
@@ -62,6 +62,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "network_octet": octet,
         "network_prefix": of_octet(octet).subnet.rpartition(".")[0],
         "mirror_dir": str(assets.mirror),
+        "pytorch_dir": str(pytorch.folder()),
         "hardware": paths,
         "numbers": numbers,
         "user": plan.spec.user(site),

@@ -47,6 +47,8 @@ ReturnToService=1
 SlurmctldTimeout=120
 SlurmdTimeout=300
 UnkillableStepTimeout={unkillable_s}
+# A job of `gpuprov run` has two minutes to write a checkpoint.
+KillWait=150
 # A job that no partition can take is refused, and does not wait for ever.
 EnforcePartLimits=ALL
 GresTypes=gpu

@@ -207,7 +207,7 @@ def decode(out: bytes) -> Bundle:
             return Bundle(error=f"invalid answer from the probe: more than {VALUES} values")
         document = json.loads(text)
     except (ValueError, zlib.error, RecursionError) as error:
-        return Bundle(error=f"invalid answer from the probe: {type(error).__name__}")
+        return Bundle(error=f"invalid answer from the probe: cut or damaged ({type(error).__name__})")
     if not isinstance(document, dict):
         return Bundle(error="invalid answer from the probe: not a JSON object")
     return Bundle.from_json(document)

@@ -198,6 +198,12 @@ def load_request(expected: Expected) -> ProbeRequest | None:
     return replace(_request(files, expected), load=load, diag=diag, reach=expected.sources)
 
 
+def single_request(expected: Expected) -> ProbeRequest:
+    """All that a level asks for, for one run of the probe: what looks at the node, then what loads it."""
+    look, load = request_for(expected), load_request(expected)
+    return look if load is None else replace(load, files={**look.files, **load.files}, writes=look.writes)
+
+
 def cards_request(expected: Expected) -> dict[str, Any] | None:
     """Which network cards ib_write_bw works; None where it works none (EFA, plain Ethernet)."""
     if expected.network not in ("infiniband", "roce"):

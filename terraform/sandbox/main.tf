@@ -108,6 +108,7 @@ resource "terraform_data" "node" {
     GPUPROV_USER       = var.sandbox.user
     GPUPROV_SSH_KEY    = var.ssh_public_key
     GPUPROV_USER_DATA  = var.user_data
+    GPUPROV_PYTORCH    = var.sandbox.pytorch_dir
     GPUPROV_NOFILE     = tostring(var.sandbox.nofile)
     GPUPROV_NPROC      = tostring(var.sandbox.nproc)
     GPUPROV_LABELS     = local.labels

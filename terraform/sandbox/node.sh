@@ -183,6 +183,7 @@ create() {
     ensure_volume
     # Behind a jump host a node has no public address.
     [ -z "$GPUPROV_PUBLIC_IP" ] || set -- "$@" --publish "$GPUPROV_PUBLIC_IP:22:22"
+    [ -z "${GPUPROV_PYTORCH:-}" ] || set -- "$@" --volume "$GPUPROV_PYTORCH:/opt/gpuprov-sandbox/pytorch:ro"
     # restart: a node that reboots ends its container, which then comes back with its disk and addresses
     set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume "$GPUPROV_NAME:/var/lib/docker" \
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \

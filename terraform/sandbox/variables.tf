@@ -50,6 +50,8 @@ variable "sandbox" {
     network_prefix = optional(string, "10.77")
     # what the mirror serves, mounted read-only
     mirror_dir = string
+    # PyTorch for the nodes' processors, which jobs use, mounted read-only; "": none
+    pytorch_dir = optional(string, "")
     # path of hardware.json for each node name
     hardware = map(string)
     # 4 to 253 for each node name; counted, interleaved by group, when left out

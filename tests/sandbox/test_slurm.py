@@ -34,6 +34,17 @@ def test_jobs_get_the_gpus_that_they_ask_for_and_are_accounted(fleet: SandboxClu
     assert "7-00:00:00" in on(fleet, "head-0", "sinfo --noheader --format=%l")
 
 
+def test_a_training_goes_through_the_queue(fleet: SandboxCluster) -> None:
+    """Two ranks of real torchrun, on processors."""
+    tiny = ("--gpus-per-node", "1", "ddp", "--", "--size", "tiny", "--steps", "10")
+    done = fleet.run("run", fleet.file, *tiny)
+    assert done.status == 0, done.stdout + done.stderr
+    assert "is Slurm job" in done.stderr and "train-0: [rank 0] step 10: loss" in done.stdout
+    (row,) = fleet.run("run", fleet.file, "--list", "--json").json["jobs"]
+    assert (row["state"], row["nodes"]) == ("completed", ["train-0", "train-1"])
+    assert on(fleet, "head-0", f"sacct -X -n -P --allusers --name={row['id']} --format=state") == ["COMPLETED"]
+
+
 def test_a_second_up_changes_nothing(fleet: SandboxCluster) -> None:
     second = fleet.run("up", fleet.file, "--sandbox", "--yes")
     assert second.status == 0

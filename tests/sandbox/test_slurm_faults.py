@@ -78,6 +78,28 @@ def test_a_new_head_node_gives_jobs_to_proven_nodes_alone(fleet: SandboxCluster)
     assert scheduler(fleet) == IDLE
 
 
+def test_a_training_waits_in_the_queue_and_scancel_ends_it_on_all_nodes(fleet: SandboxCluster) -> None:
+    endless = ("ddp", "--", "--size", "tiny", "--steps", "1000000", "--checkpoint-every", "10")
+    first = fleet.run("run", fleet.file, "--detach", "--gpus-per-node", "1", "--name", "first", *endless)
+    assert first.status == 0, first.stderr
+
+    def by_state() -> dict[str, str]:
+        rows = fleet.run("run", fleet.file, "--list", "--json").json["jobs"]
+        return {row["state"]: row["id"] for row in rows}
+
+    assert until(lambda: "running" in by_state(), 120)
+    second = fleet.run("run", fleet.file, "--detach", "--gpus-per-node", "1", "--name", "second", *endless)
+    assert second.status == 0, second.stderr
+    waiting = by_state()["queued"]
+    assert fleet.run("run", fleet.file, "--stop", waiting).status == 0
+    assert "queued" not in by_state()
+    on(fleet, "head-0", f"sudo scancel --name={by_state()['running']}")
+    assert until(lambda: "running" not in by_state(), 200)
+    assert "stopped" in by_state()
+    for node in IDLE:
+        assert on(fleet, node, "sudo docker ps --all --quiet") == []
+
+
 def test_an_up_that_is_killed_leaves_no_node_in_service_unproven(fleet: SandboxCluster) -> None:
     fleet.file.write_text(fleet.file.read_text().replace("count: 2", "count: 3"))
     run = fleet.start("up", fleet.file, "--sandbox", "--yes")

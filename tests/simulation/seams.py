@@ -37,6 +37,7 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.lifecycle import configuring, gc, hooks, remote_exec, second_boot, status
 from provisioner.lifecycle import machines as site_machines
+from provisioner.lifecycle.jobs import on_nodes
 from provisioner.lifecycle.maintain import node_work
 from provisioner.lifecycle.maintain.node_work import Look, Reboot, Work
 from provisioner.lifecycle.session import Cluster
@@ -695,6 +696,7 @@ def installed(world: World) -> Iterator[None]:
         (fleet, "ThreadPoolExecutor", Inline), (status, "ThreadPoolExecutor", Inline),
         (second_boot, "ThreadPoolExecutor", Inline), (second_boot, "reboot", seams.reboot),
         (second_boot, "gpu_holders", lambda *_: {}),
+        (on_nodes, "jobs_by_node", lambda *_: ({}, {})),
         (node_work, "look", seams.look), (node_work, "work", seams.maintain),
         (cli_maintain, "confirmed", seams.confirmed),
         (existing, "ThreadPoolExecutor", Inline), (existing, "_call", seams.host_ssh.call),

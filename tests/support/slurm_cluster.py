@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provisioner.cli.sandbox import PYTORCH
+from provisioner.sandbox import pytorch
 from tests.support.run_processes import until
 from tests.support.sandbox_cluster import SandboxCluster
 
@@ -18,6 +20,7 @@ verify: {{ level: quick }}
 groups:
   head: {{ machine: m6i.large }}
   train: {{ machine: p4d.24xlarge, count: 2 }}
+stack: {{ containers: ["nvcr.io/nvidia/pytorch:25.10-py3"] }}
 """
 IDLE = {"train-0": ("IDLE", ""), "train-1": ("IDLE", "")}
 
@@ -27,6 +30,7 @@ def slurm_cluster(folder: Path) -> Iterator[SandboxCluster]:
     """A head node and two nodes of eight GPUs."""
     cluster = SandboxCluster(folder / "cluster.yaml", f"t-slurm-{os.getpid() % 10_000}")
     cluster.file.write_text(FILE.format(name=cluster.name))
+    pytorch.install(PYTORCH)
     try:
         cluster.first = cluster.up()
         assert cluster.first.status == 0, cluster.first.stderr

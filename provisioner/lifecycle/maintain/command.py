@@ -11,21 +11,20 @@ from datetime import UTC, datetime
 from provisioner.common.errors import Exit, GpuprovError
 from provisioner.common.text import counted
 from provisioner.lifecycle import machines, rollout
+from provisioner.lifecycle.in_service import out_of_service
 from provisioner.lifecycle.maintain import journal as maintenance_journal
 from provisioner.lifecycle.maintain.actions import MaintenanceActions
 from provisioner.lifecycle.maintain.journal import Journal
 from provisioner.lifecycle.maintain.node_work import Look
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
-from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.session import Cluster
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade.command import batch_size
 from provisioner.output.maintain import MaintainNode, MaintainOutput, MaintainStep
-from provisioner.rundir import maintained, node_state
+from provisioner.rundir import maintained
 from provisioner.rundir.fleet import Node
 from provisioner.rundir.maintained import Maintained
-from provisioner.rundir.release import Ledger
 from provisioner.spec.maintenance import Maintenance
 
 Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
@@ -169,7 +168,7 @@ def _begin(
     last = maintained.load(cluster.paths)
     # Those first that had their turn longest ago: a short window would never reach the last ones.
     nodes = sorted(nodes, key=lambda node: row.at if (row := last.of(node)) else "")
-    excluded = _left_out(cluster, nodes)
+    excluded = out_of_service(cluster, nodes)
     present = [node.name for node in nodes if node.name not in excluded]
     actions.report_event("started", f"asking {counted(len(present), 'node')} what they need")
     excluded |= {
@@ -214,23 +213,6 @@ def _go_on(cluster: Cluster, journal: Journal, actions: MaintenanceActions, done
     for name, reason in (actions.look(waiting, private=False) if waiting else {}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"could not be asked: {reason}"
     done.needs = {name: needs(cluster, actions.looks[name]) or ["goes on"] for name in waiting if name in actions.looks}
-
-
-def _left_out(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
-    """Node → why it is not touched: what is wrong with it before proves nothing about a patch."""
-    ledger, state = Ledger(cluster.paths), node_state.load(cluster.paths)
-    entries, replacing = quarantine.quarantined_nodes(cluster), replace_journal.load(cluster).nodes
-    excluded = {}
-    for node in nodes:
-        if entry := entries.get(node.name):
-            excluded[node.name] = f"in quarantine by {entry.owner}: {entry.reason}"
-        elif node.name in replacing:
-            excluded[node.name] = "its machine is being replaced"
-        elif ledger.of(node) is None:
-            excluded[node.name] = f"never verified: run `gpuprov up {cluster.typed_file}`"
-        elif state.of(node.name).ok is not True:
-            excluded[node.name] = f"not healthy in the last verdict: run `gpuprov verify {cluster.typed_file}`"
-    return excluded
 
 
 def needs(cluster: Cluster, look: Look) -> list[str]:

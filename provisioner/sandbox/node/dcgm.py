@@ -6,7 +6,7 @@ import json
 import sys
 
 from . import state
-from .smi_facts import Driver, NoDriver, driver
+from .smi_facts import Driver, NoAnswer, driver
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def dcgmi(arguments: list[str], version: str) -> int:
         return 234
     try:
         loaded = driver()
-    except NoDriver:
+    except NoAnswer:
         loaded = None
     command = arguments[0] if arguments else ""
     if command == "discovery":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import state
-from .smi_facts import Driver, NoDriver, driver
+from .smi_facts import Driver, NoAnswer, driver
 
 Gpu = dict[str, Any]
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:]+)\): (\d+),")
@@ -185,7 +185,7 @@ class Scrape(BaseHTTPRequestHandler):
             body = (
                 metrics(driver(running=True), socket.gethostname(), self.wanted) if self.path == "/metrics" else "KO\n"
             )
-        except NoDriver as error:
+        except NoAnswer as error:
             self.send_error(500, str(error).splitlines()[0])
             return
         self.send_response(200)
@@ -211,7 +211,7 @@ def dcgm_exporter(arguments: list[str], version: str) -> int:
         return 1
     try:
         driver()
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f'level=ERROR msg="Failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
         return 1
     if _option(arguments, "-r", "--remote-hostengine-info") is not None and not state.hostengine_runs():

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from . import kernel, state
-from .smi_facts import NoDriver, driver
+from .smi_facts import NoAnswer, driver
 
 SLEEP = "/bin/sleep"
 
@@ -154,7 +154,7 @@ def hostengine(_arguments: list[str], _version: str) -> int:
     state.write("run/gpuprov-sandbox/hostengine.json", {"pid": os.getpid()})
     try:
         driver()
-    except NoDriver:
+    except NoAnswer:
         # The real one starts without a driver too and finds no GPUs; it looks again when it is asked.
         time.sleep(0)
     _sleep_as("nv-hostengine")

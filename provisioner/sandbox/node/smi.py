@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from . import loading, smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
-from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
+from . import loading, smi_mig, smi_q, smi_query, smi_text, smi_topo, smi_xml, state
+from .smi_facts import Driver, NoAnswer, complain, driver, hang_if_asked
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def nvidia_smi(arguments: list[str], version: str) -> int:
     try:
         answer = driver()
         return _dispatch(arguments, answer)
-    except NoDriver as error:
+    except NoAnswer as error:
         return complain(error)
 
 
 def _version(version: str) -> int:
     try:
         loaded = driver()
-    except NoDriver:
+    except NoAnswer:
         loaded = None
     library = state.library_version(state.hardware()) or version
     print(f"NVIDIA-SMI version  : {loaded.version if loaded else library}")
@@ -88,11 +88,13 @@ def _dispatch(arguments: list[str], loaded: Driver) -> int:
     if changes:
         return _change(changes[0], options[changes[0]], selected)
     if "query-compute-apps" in options:
-        sys.stdout.write(smi_mig.compute_apps(loaded, options["query-compute-apps"]))
-        return 0
+        code, answer = smi_mig.compute_apps(loaded, options["query-compute-apps"], options.get("format", ""))
+        sys.stdout.write(answer)
+        return code
     if "query-gpu" in options:
-        sys.stdout.write(smi_query.query(loaded, options["query-gpu"], options.get("format", "csv"), id_list))
-        return 0
+        code, answer = smi_query.query(loaded, options["query-gpu"], options.get("format", ""), id_list)
+        sys.stdout.write(answer)
+        return code
     if "-L" in flags or "--list-gpus" in flags:
         sys.stdout.write(smi_text.listing(loaded))
     elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):
@@ -102,7 +104,7 @@ def _dispatch(arguments: list[str], loaded: Driver) -> int:
         else:
             sys.stdout.write(text)
     elif "-q" in flags or "--query" in flags:
-        sys.stdout.write(smi_text.query(smi_xml.document(loaded, id_list)))
+        sys.stdout.write(smi_q.text(smi_xml.document(loaded, id_list), loaded.branch))
     else:
         sys.stdout.write(smi_text.table(loaded))
     return 0

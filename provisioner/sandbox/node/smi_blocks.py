@@ -48,7 +48,7 @@ def _ecc_errors(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
             )
         ]
     zero: Any = 0 if on else "N/A"
-    split = driver.branch >= 540
+    split = driver.is_in("535.161-535,540+")
     tree: list[tuple[str, Any]] = []
     for period in ("volatile", "aggregate"):
         sram: list[tuple[str, Any]] = (
@@ -74,8 +74,9 @@ def _ecc_errors(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
         tree.append(("aggregate_uncorrectable_sram_sources", [(part, zero) for part in parts]))
     if driver.branch >= 580:
         tree += [("channel_repair_pending", "No"), ("tpc_repair_pending", "No")]
-    if driver.branch >= 595:
-        tree.append(("unrepairable_memory", "N/A"))
+    has_hbm = gpu["arch"] in ("hopper", "blackwell") and gpu["product"].get("link")
+    if driver.is_in("580.173+"):
+        tree.append(("unrepairable_memory", "No" if has_hbm else "N/A"))
     return [("ecc_errors", tree)]
 
 
@@ -104,7 +105,7 @@ def _remapped_rows(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:
         return [("remapped_rows", "N/A")]
     damaged = remap["uncorrectable"] + remap["correctable"]
     rows = {"max": banks - damaged, "high": damaged, "partial": 0, "low": 0, "none": 0}
-    inactive = driver.branch >= 595
+    inactive = driver.is_in("580.173-580,595+")
     return [
         (
             "remapped_rows",

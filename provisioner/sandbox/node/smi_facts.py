@@ -29,9 +29,23 @@ class Driver(namedtuple("Driver", ("version", "cuda", "gpus", "machine"))):
     def branch(self) -> int:
         return int(self.version.split(".", maxsplit=1)[0])
 
+    def is_in(self, versions: str) -> bool:
+        """Whether one of these ranges has the version: `595+`, `-569`, `540-569`, `580.173-580` (the branch 580 from
+        173 on), `-570.147`; a comma separates ranges. An upper end has all releases that begin so."""
+        return any(self._is_between(*text.replace("+", "-").partition("-")[::2]) for text in versions.split(","))
 
-class NoDriver(Exception):
-    """nvidia-smi can't work; `code` is its exit status and the text what it says."""
+    def _is_between(self, first: str, last: str) -> bool:
+        version = _numbers(self.version)
+        highest = _numbers(last) if last else version
+        return version >= _numbers(first or "0") and version[: len(highest)] <= highest
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+class NoAnswer(Exception):
+    """nvidia-smi does not answer; `code` is its exit status (nvidia-smi(1), Return value) and the text what it says."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -41,11 +55,11 @@ class NoDriver(Exception):
 def driver(*, running: bool = False) -> Driver:
     """The driver as a program sees it through NVML; a `running` one loaded its library long ago, and a newer one on
     disk
-    does not disturb it. Raises `NoDriver` with the real words and exit codes."""
+    does not disturb it. Raises `NoAnswer` with the real words and exit codes."""
     machine = state.hardware()
     library = state.library_version(machine)
     if library is None:
-        raise NoDriver(
+        raise NoAnswer(
             12,
             "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
             "Driver is properly installed and present in your system.\nPlease also try adding directory that contains "
@@ -53,20 +67,20 @@ def driver(*, running: bool = False) -> Driver:
         )
     loaded = state.loaded_driver(machine)
     if loaded is None:
-        raise NoDriver(
+        raise NoAnswer(
             9,
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
             "NVIDIA driver is installed and running.\n",
         )
     if loaded != library and not running:
         short = ".".join(library.split(".")[:2])
-        raise NoDriver(18, f"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {short}")
+        raise NoAnswer(18, f"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {short}")
     flavour = state.modules()["nvidia"].get("flavour")
     gpus = tuple(
         gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and state.drives(flavour, gpu)
     )
     if not gpus:
-        raise NoDriver(6, "No devices were found")
+        raise NoAnswer(6, "No devices were found")
     running, ran = loading.is_loading(), state.exists(loading.LOADED)
     displayed = (loading.gpu_view(gpu, running=running, ran=ran) for gpu in gpus)
     return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in displayed), machine)
@@ -111,7 +125,7 @@ def hang_if_asked(machine: dict[str, Any]) -> None:
         time.sleep(3600)
 
 
-def complain(error: NoDriver) -> int:
+def complain(error: NoAnswer) -> int:
     """Say why there is no answer, where the real tool says it (standard output), and give its exit status."""
     sys.stdout.write(f"{error}\n")
     return error.code

@@ -6,8 +6,6 @@ every reboot and reset, on all of them (NVIDIA MIG user guide).
 
 from __future__ import annotations
 
-import re
-
 from . import smi_mig_text, state
 from .smi_facts import Driver
 from .smi_xml import matches
@@ -233,12 +231,23 @@ def attached(gpu: Gpu) -> list[dict[str, Any]]:
     ]
 
 
-def compute_apps(driver: Driver, fields: str) -> str:
-    """--query-compute-apps=… --format=csv,noheader: a row for each compute process."""
-    names = [re.sub(r"^(process_)?", "", name.strip()) for name in fields.split(",")]
-    rows = []
+USED = "used_gpu_memory [MiB]"
+APP_FIELDS = {"name": "process_name", "used_memory": USED, "used_gpu_memory": USED}
+APP_FIELDS |= {name: name for name in ("timestamp", "gpu_name", "gpu_bus_id", "gpu_serial", "gpu_uuid", "pid")}
+APP_FIELDS |= {"process_name": "process_name"}
+"""Names that --query-compute-apps takes, and their columns."""
+
+
+def compute_apps(driver: Driver, field_list: str, form: str) -> tuple[int, str]:
+    """--query-compute-apps=… --format=csv[,noheader]: exit status, and a row for each compute process."""
+    names = [name.strip() for name in field_list.split(",")]
+    if wrong := next((name for name in names if name not in APP_FIELDS), None):
+        return 2, f'Field "{wrong}" is not a valid field to query.\n\n'
+    columns = [APP_FIELDS[name] for name in names]
+    rows = [] if "noheader" in form else [", ".join(columns)]
     for gpu in driver.gpus:
         for process in processes(gpu):
-            known = {"pid": process["pid"], "name": process["name"], "gpu_uuid": gpu["uuid"], "gpu_bus_id": gpu["pci"]}
-            rows.append(", ".join(str(known.get(name, "[N/A]")) for name in names))
-    return "".join(f"{row}\n" for row in rows)
+            cells = {"pid": process["pid"], "process_name": process["name"], "gpu_uuid": gpu["uuid"],
+                     "gpu_bus_id": gpu["pci"], "gpu_name": gpu["name"], "gpu_serial": gpu["serial"]}  # fmt: skip
+            rows.append(", ".join(str(cells.get(column, "[N/A]")) for column in columns))
+    return 0, "".join(f"{row}\n" for row in rows)

@@ -1,4 +1,4 @@
-"""nvidia-smi's table, -L and -q without -x."""
+"""nvidia-smi's table and -L."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from .smi_mig_text import table as mig_table
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
     from typing import Any
-    from xml.etree import ElementTree
 
 WIDE = "+-----------------------------------------------------------------------------------------+"
 THREE = "+-----------------------------------------+------------------------+----------------------+"
@@ -66,6 +65,7 @@ def _rows(gpu: dict[str, Any]) -> str:
     perf = "P8" if product["brand"] == "GeForce" else "P0"
     persistence = "On" if gpu["persistence"] == "Enabled" else "Off"
     power = f"{product['power'][3]}W / {product['power'][0]:>4}W"
+    busy = "N/A" if gpu["mig_current"] == "Enabled" else "0%"
     memory = f"0MiB / {gpu['memory_mib']:>6}MiB"
     if gpu["lost"]:
         return (
@@ -75,61 +75,6 @@ def _rows(gpu: dict[str, Any]) -> str:
         )
     return (
         f"|{gpu['index']:>4}  {name:<28}{persistence:>5}  |{gpu['pci']:>19} Off |{ecc:>21} |\n"
-        f"|{fan:>4}{product['temperature'][0]:>5}C    {perf}{power:>24} |{memory:>23} |{'0%':>8}{'Default':>13} |\n"
+        f"|{fan:>4}{product['temperature'][0]:>5}C    {perf}{power:>24} |{memory:>23} |{busy:>8}{'Default':>13} |\n"
         f"|{'':41}|{'':24}|{gpu['mig_current']:>21} |\n"
     )
-
-
-def query(document: str) -> str:
-    """-q as text, in the order of the XML; keys are the XML's names in words, which is near to the real text and
-    not it."""
-    from xml.etree import ElementTree  # only here
-
-    root = ElementTree.fromstring(document)  # noqa: S314 - our own text
-    out = "\n==============NVSMI LOG==============\n(simulated by gpuprov)\n\n"
-    for element in root:
-        if element.tag != "gpu":
-            title = {"cuda_version": "CUDA Version", "attached_gpus": "Attached GPUs"}.get(
-                element.tag, _spell_tag(element.tag)
-            )
-            out += f"{title:<42}: {element.text}\n"
-    for gpu in root.findall("gpu"):
-        out += f"\nGPU {gpu.get('id')}\n" + _section(gpu, 1)
-    return out
-
-
-def _section(element: ElementTree.Element, depth: int) -> str:
-    out = ""
-    for child in element:
-        if child.tag == "supported_clocks":
-            continue
-        pad = "    " * depth
-        text = (child.text or "").strip()
-        if len(child):
-            out += f"{pad}{_spell_tag(child.tag)}\n" + _section(child, depth + 1)
-        else:
-            out += f"{pad}{_spell_tag(child.tag):<{42 - len(pad)}}: {text or 'None'}\n"
-    return out
-
-
-WORDS = {
-    "gpu": "GPU",
-    "ecc": "ECC",
-    "mig": "MIG",
-    "uuid": "UUID",
-    "pci": "PCI",
-    "vbios": "VBIOS",
-    "fb": "FB",
-    "bar1": "BAR1",
-    "sram": "SRAM",
-    "dram": "DRAM",
-    "sm": "SM",
-    "id": "Id",
-    "dm": "",
-    "gom": "",
-    "cuda": "CUDA",
-}
-
-
-def _spell_tag(tag: str) -> str:
-    return " ".join(w for w in (WORDS.get(part, part.capitalize()) for part in tag.split("_")) if w)

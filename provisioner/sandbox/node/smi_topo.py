@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .smi_facts import Driver
+from .smi_facts import Driver, NoAnswer
 from .smi_xml import matches
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
@@ -28,7 +28,7 @@ def topo(arguments: list[str], driver: Driver) -> str:
     if arguments[:1] in (["-p2p"], ["--p2pstatus"]) and arguments[1:2] == ["r"]:
         return _p2p(driver)
     if arguments[:1] not in (["-m"], ["--matrix"]):
-        return "Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.\n"
+        raise NoAnswer(2, "Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.")
     machine, gpus = driver.machine, driver.gpus
     nics = [*machine["nics"], *machine["efa"]]
     names = [f"GPU{i}" for i in range(len(gpus))] + [f"NIC{i}" for i in range(len(nics))]
@@ -109,6 +109,10 @@ def nvlink(arguments: list[str], driver: Driver) -> str:
     """`nvlink -s` (state and speed of each link) and `nvlink -e` (error counters), for all GPUs or for -i."""
     id_list = arguments[arguments.index("-i") + 1] if "-i" in arguments[:-1] else None
     counters = "-e" in arguments or "--errorcounters" in arguments
+    if not counters and not {"-s", "--status"} & {*arguments}:
+        raise NoAnswer(2, "Invalid combination of input arguments. Please run 'nvidia-smi nvlink -h' for help.")
+    if id_list is not None and not any(matches(gpu, id_list) for gpu in driver.gpus):
+        raise NoAnswer(6, "No devices were found")
     out = ""
     for gpu in driver.gpus:
         if id_list is not None and not matches(gpu, id_list):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Gpu = dict[str, Any]
 
 LOST = "GPU is lost"
-LINE = re.compile(r"(?:\[(\d+)?(\+|-)(\d+)?\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?")
+LINE = re.compile(r"(?:\[([0-9.,+-]+)\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?")
 EMPTY = ("processes", "accounted_processes")
 
 
@@ -43,24 +43,21 @@ def _shape() -> str:
         return stream.read()
 
 
-def shape(branch: int) -> Iterator[tuple[int, str, str]]:
-    """Depth, tag and value of each line that a driver of that branch prints."""
+def shape(driver: Driver) -> Iterator[tuple[int, str, str]]:
+    """Depth, tag and value of each line that a driver of that version prints."""
     for line in _shape().splitlines():
         match = LINE.fullmatch(line)
         if line.startswith("#") or match is None:
             continue
-        first, sign, last, indent, tag, value = match.groups()
-        if sign == "+" and branch < int(first):
-            continue
-        if sign == "-" and not int(first or 0) <= branch <= int(last):
-            continue
-        yield len(indent) // 2, tag, value or ""
+        versions, indent, tag, value = match.groups()
+        if versions is None or driver.is_in(versions):
+            yield len(indent) // 2, tag, value or ""
 
 
 def _gpu(driver: Driver, gpu: Gpu) -> str:
     values, printed = _values(driver, gpu), gpu.get("printed", {})
     parts = [f'\t<gpu id="{gpu["pci"]}">\n']
-    rows = list(shape(driver.branch))
+    rows = list(shape(driver))
     opened: list[str] = []
     for number, (depth, tag, value) in enumerate(rows):
         while len(opened) > depth:
@@ -118,13 +115,13 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     product, arch = gpu["product"], gpu["arch"]
     domain, bus, device = gpu["pci"].split(":")
     hopper, blackwell = arch == "hopper", arch == "blackwell"
-    is_removed = driver.branch >= 595
+    is_removed = driver.branch >= 590
     application = DEPRECATED if is_removed else None
     geforce = product["brand"] == "GeForce"
     limit, minimum, maximum, idle = product["power"]
     switched = gpu["fabric"]["state"] != "N/A"
     target = product.get("target")
-    awake = "awake" in gpu
+    awake, in_mig = "awake" in gpu, gpu["mig_current"] == "Enabled"
     return {
         "name": gpu["name"],
         "brand": product["brand"],
@@ -170,13 +167,14 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "fan": f"{product['fan']} %" if "fan" in product else "N/A",
         # The driver holds a GeForce at P2 for programs of CUDA.
         "pstate": ("P2" if awake else "P8") if geforce else "P0",
-        "busy": f"{100 if awake else 0} %",
+        "busy": "N/A" if in_mig else f"{100 if awake else 0} %",
+        "idle_util": "N/A" if in_mig else "0 %",
         "memory": gpu["memory_mib"],
         "reserved": product["reserved"],
         "free": gpu["memory_mib"] - product["reserved"],
         "bar1": product["bar1"],
         "bar1_free": product["bar1"] - 1,
-        "modern_util": "0 %" if arch != "volta" else "N/A",
+        "modern_util": "N/A" if in_mig or arch == "volta" else "0 %",
         "ecc": gpu["ecc"]["mode"],
         "ecc_pending": gpu["ecc_pending"],
         "temperature": product["temperature"][0],
@@ -192,6 +190,11 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "least": f"{minimum:.2f}",
         "most": f"{maximum:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
+        "drain": "No" if arch in ("ampere", "ada", "hopper") and not geforce else "N/A",
+        "volt": "N/A" if arch in ("volta", "turing") else "700.000 mV",
+        "sparse": "Disabled" if hopper else "N/A",
+        "memory_draw": f"{idle * 0.6:.2f} W" if hopper or blackwell else "N/A",
+        "edpp": "100.00%" if hopper else "N/A",
         "idle_graphics": product["max" if awake else "idle"][0],
         "idle_memory": product["max" if awake else "idle"][1],
         "idle_video": product["idle"][2],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 from . import between, loading, nccl, state
-from .smi_facts import NoDriver, driver
+from .smi_facts import NoAnswer, driver
 
 TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 def _generate(options: dict[str, str]) -> int:
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(
             f'level=error msg="failed to generate CDI spec: failed to initialize NVML: {str(error).splitlines()[0]}"',
             file=sys.stderr,
@@ -79,7 +80,7 @@ def _links(options: dict[str, str]) -> int:
     """Links from /dev/char to the devices of the GPUs; systemd needs them to know which devices a scope may use."""
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f'level=error msg="failed to create symlinks: {str(error).splitlines()[0]}"', file=sys.stderr)
         return 1
     if "create-all" not in options:
@@ -138,7 +139,7 @@ def container_cli(arguments: list[str], version: str) -> int:
         return 0
     try:
         loaded = driver()
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     print(f"NVRM version:   {loaded.version}\nCUDA version:   {loaded.cuda}\n")
@@ -164,11 +165,43 @@ def container_runtime(arguments: list[str], _version: str) -> int:
     os.execvp("runc", ["runc", *arguments])  # noqa: S606 - this process becomes runc
 
 
+PYTORCH = "opt/gpuprov-sandbox/pytorch"
+"""Mounted into the node (provisioner/sandbox/pytorch.py)."""
+
+
+PYTORCH_MOUNTS = (
+    ("/usr", "usr"),
+    ("/usr/bin", "bin"),
+    ("/usr/lib", "lib"),
+    ("/usr/lib64", "lib64"),
+    ("/etc/passwd", "etc/passwd"),
+    (f"/{PYTORCH}/site", "usr/local/lib/python3.11/dist-packages"),
+    (f"/{PYTORCH}/site/bin", "usr/local/bin"),
+)
+
+
+def _give_pytorch(root: Path, pid: int) -> None:
+    """A container of `gpuprov run` gets this node's Python with PyTorch for processors, in place of its simulated
+    image's: mounted in the container's own mount namespace, before it becomes its root."""
+    enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
+    for source, target in PYTORCH_MOUNTS:
+        mount_point = root / target
+        if not target.startswith("usr/"):  # behind the node's /usr everything exists
+            mount_point.parent.mkdir(parents=True, exist_ok=True)
+            if Path(source).is_dir():
+                mount_point.mkdir(exist_ok=True)
+            else:
+                mount_point.touch()
+        subprocess.run([*enter, "mount", "--bind", source, str(mount_point)], check=True)
+        subprocess.run([*enter, "mount", "-o", "remount,bind,ro", str(mount_point)], check=True)
+
+
 def runtime_hook(arguments: list[str], _version: str) -> int:
     """prestart: tell the container how many GPUs it was given; fail as the real one does when there is no driver."""
     if arguments[:1] != ["prestart"]:
         return 0
-    bundle = Path(json.load(sys.stdin)["bundle"])
+    container = json.load(sys.stdin)
+    bundle = Path(container["bundle"])
     config = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
     environment = dict(item.partition("=")[::2] for item in config["process"].get("env", []))
     visible_devices = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
@@ -176,7 +209,7 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
         return 0
     try:
         gpus = driver().gpus
-    except NoDriver as error:
+    except NoAnswer as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     gpu_count = (
@@ -188,7 +221,15 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(f"{gpu_count}\n", encoding="utf-8")
-    if any("torchrun" in argument for argument in config["process"].get("args", [])):
+    arguments_text = " ".join(config["process"].get("args", []))
+    has_pytorch = state.path(PYTORCH + "/site").is_dir()
+    if "GPUPROV_JOB" in environment and has_pytorch:
+        _give_pytorch(target.parent.parent.parent, container["pid"])
+    elif "GPUPROV_JOB" in environment and _is_python(arguments_text):
+        message = "the sandbox has no PyTorch: `gpuprov sandbox pytorch` installs it"
+        print(f"nvidia-container-cli: {message}", file=sys.stderr)
+        return 1
+    if "GPUPROV_JOB" not in environment and "torchrun" in arguments_text:
         (target.parent / "load").write_text(
             "\n".join(loading.lines(state.hardware(), list(gpus[:gpu_count]))) + "\n", encoding="utf-8"
         )
@@ -198,6 +239,11 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
         (target.parent / between.LINE).write_text(between.line(state.hardware(), direct) + "\n", encoding="utf-8")
     state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
+
+
+def _is_python(arguments_text: str) -> bool:
+    """Whether a command would run in the simulated image's Python, which answers questions of gpuprov's alone."""
+    return "torchrun" in arguments_text or "python" in arguments_text
 
 
 def nvcc(arguments: list[str], version: str) -> int:

@@ -76,13 +76,14 @@ def test_ecc(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.remap",
     severity="fatal",
-    documented="NVIDIA GPU Memory Error Management, Row Remapping: RMA policy of remapping failures",
+    documented="NVIDIA GPU Memory Error Management, Row Remapping: RMA policy of remapping failures; NVIDIA/DCGM "
+    "DcgmHealthWatch.cpp (unrepairable memory is a failure)",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.ecc is not None,
     otherwise="this GPU has no ECC, so neither row remapping nor page retirement",
-    says="A reset must remap rows of GPU memory, or the GPU has no rows left for that (then replace it).",
+    says="A reset must remap rows of GPU memory; or no rows are left, or memory is beyond repair (then replace it).",
 )
 def test_remap(node: Facts) -> None:
     gpus = answering(node)
@@ -91,7 +92,13 @@ def test_remap(node: Facts) -> None:
         for g in gpus
         if g.remap_failure or g.remap_pending or g.retired_pending
     }
-    saw(expected="none pending, none failed", actual=state or "none pending, none failed")
+    unrepairable = [f"GPU {g.index}: memory that cannot be repaired" for g in gpus if g.unrepairable]
+    saw(
+        expected="none pending, none failed",
+        actual=[state, *unrepairable] if unrepairable else state or "none pending, none failed",
+    )
+    if unrepairable:
+        fail("; ".join(unrepairable), action="replace", observed=True)
     if "failed" in state.values():
         fail(
             "; ".join(f"{gpu}: remapping {condition}" for gpu, condition in state.items()),
@@ -267,22 +274,29 @@ def test_xid_before(node: Facts, expected: Expected) -> None:
 
 RECOVERY = 154
 WORDS: tuple[tuple[str, Action], ...] = (
-    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610
+    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610, "System Reboot" since 615
+    ("bus", "reboot"),  # "Bus Reset" since branch 615: a reset of the GPU alone does not reach its bus
+    ("imex", "reconfigure"),  # "Recover IMEX Domain" since branch 610
     ("drain", "reset"),  # "Drain and Reset", "Drain P2P": a reset once what runs on it has ended
     ("reset", "reset"),  # "GPU Reset Required"
     ("flr", "reset"),  # "PF FLR", a reset of the function, since branch 610
 )
-"""The driver's words for what it wants done (nvmlDeviceGetRecoveryAction in nvml.h: none, GPU reset, node reboot, drain
-P2P, drain and reset), and what that is here."""
+"""The words of Xid 154 and of nvidia-smi for what the driver wants done (nvml.h, nvmlDeviceGpuRecoveryAction_t), and
+what that is here."""
+STRONGEST: tuple[Action, ...] = ("reboot", "reset", "reconfigure")
+"""Of several requests the first of these is done: it does the others' work too."""
 
 
 def recovery(xid: Xid) -> Action | None:
-    """What the last Xid 154 of a GPU asks for; None where that is nothing. Words that nobody knows ask for a reboot:
-    the driver wants something, and that is the most that a node can do by itself."""
-    request = xid.text.split(" to ")[-1].lower()
-    if "(none)" in request:
-        return None
-    return next((action for phrase, action in WORDS if phrase in request), "reboot")
+    """What the last Xid 154 of a GPU asks for; None where that is nothing."""
+    request = xid.text.split(" to ")[-1]
+    return None if "(none)" in request.lower() else recovery_action(request)
+
+
+def recovery_action(request: str) -> Action:
+    """What the driver's words ask for. Words that nobody knows ask for a reboot: the driver wants something, and that
+    is the most that a node can do by itself."""
+    return next((action for phrase, action in WORDS if phrase in request.lower()), "reboot")
 
 
 def _xid_text(xid: Xid) -> str:

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import Action, check, fail, saw, skip, unknown
+from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
+from provisioner.verify.checks.gpu_errors import STRONGEST, recovery_action
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-
-WANTED: dict[str, Action] = {
-    "reset": "reset",
-    "gpu reset": "reset",
-    "gpu reset required": "reset",
-    "drain and reset": "reset",
-    "reboot": "reboot",
-    "node reboot": "reboot",
-    "node reboot required": "reboot",
-    "drain p2p": "reset",
-}
-"""Words of nvidia-smi and Xid 154 for a GPU's recovery action (NVML nvmlDeviceGpuRecoveryAction) → what to do. NVIDIA's
-guides join them by underscores."""
 
 
 @check(
@@ -36,11 +24,9 @@ def test_reset(node: Facts) -> None:
     requests = {f"GPU {gpu.index}": gpu.wants for gpu in gpus if gpu.wants}
     saw(expected="nothing", actual=requests or "nothing")
     if requests:
-        actions: list[Action] = [
-            WANTED.get(str(request).lower().replace("_", " "), "reset") for request in requests.values()
-        ]
+        actions = {recovery_action(str(request)) for request in requests.values()}
         message = "; ".join(f"{gpu}: the driver asks for: {request}" for gpu, request in requests.items())
-        fail(message, action="reboot" if "reboot" in actions else "reset")
+        fail(message, action=next(action for action in STRONGEST if action in actions))
     if all(gpu.recovery_action is None and gpu.reset_required is None for gpu in gpus):
         skip("this driver reports no recovery action")
 

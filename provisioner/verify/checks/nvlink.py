@@ -11,7 +11,6 @@ from provisioner.verify.checks.looks import ONE_LOOK, may_train
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dmesg import Xid
-from provisioner.verify.parsers.nvlink import Links
 
 LAYOUTS = 20_000
 """Ways to place the GPUs that are left into the slots of the machine that are tried; 16 GPUs with 4 lost are 1820."""
@@ -89,7 +88,7 @@ def _layouts(cells: dict[str, dict[str, str | None]], names: list[str], expected
 def test_links(node: Facts, expected: Expected) -> None:
     assert node.nvlinks is not None
     if not expected.knows("nvlinks_per_gpu"):
-        _links_of_no_machine(node.nvlinks, expected.gpu_nvlinks)
+        _links_of_no_machine(node, expected.gpu_nvlinks)
         return
     expected_links, looks = expected.nvlinks_per_gpu or (), node.looks("nvlinks")
     current = looks[-1] if {*looks[-1]} == {*node.nvlinks} else node.nvlinks  # links that trained may have come up
@@ -137,13 +136,17 @@ def test_links(node: Facts, expected: Expected) -> None:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
 
 
-def _links_of_no_machine(links: dict[int, Links], of_gpu: int | None) -> None:
+def _links_of_no_machine(node: Facts, of_gpu: int | None) -> None:
     """Where nobody named a machine type: a GPU with links up and down is odd on every machine; one with all down may
-    stand in a machine without a bridge or a switch. `of_gpu`: links that such a GPU has; what lists fewer was cut."""
+    stand in a machine without a bridge or a switch, and is no fault where no other GPU is there that the links could
+    lead to. `of_gpu`: links that such a GPU has; what lists fewer was cut."""
+    links = node.nvlinks or {}
     half = [f"GPU {i} has {x.inactive} of {x.active + x.inactive} links down" for i, x in sorted(links.items())
             if x.active and x.inactive]  # fmt: skip
     dead = [index for index, x in sorted(links.items()) if x.active == 0 and x.note != "no NVLink"]
     saw(expected=f"all {of_gpu} links of a GPU alike" if of_gpu else "all links of a GPU alike", actual=half or "alike")
+    if dead and not half and node.gpus_present == len(node.bus.gpus if node.bus else links) == 1:
+        skip("the only GPU of this machine, whose links lead nowhere")
     if half or dead:
         down = [f"no link of GPU {', '.join(map(str, dead))} is up"] if dead else []
         fail("; ".join([*half, *down]), observed=True, unverified=(NO_TYPE,))

@@ -1,4 +1,5 @@
-"""`lspci -Dnnx` (or -nn, with or without -v): what is on the PCI bus, whether or not a driver sees it.
+"""`lspci -Dnnx` (or -nn, with or without -v): what is on the PCI bus, whether or not a driver sees it. Where it is not
+installed the probe writes the same from /sys, in numbers alone (-Dnx).
 
 Traps: without -nn there are names and no numbers, and a class that the database does not know has one all the same
 ("Generic system peripheral [0807]"); -n has numbers only; -v and -x add lines below each device. The revision of a
@@ -112,4 +113,4 @@ def _ids(description: str) -> tuple[str, str]:
     return maker, name_match["device"] if name_match else ""
 
 
-TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, command=("lspci", "-Dnnx"), document={"pci": plain}),)
+TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, label="lspci -Dnnx", document={"pci": plain}),)

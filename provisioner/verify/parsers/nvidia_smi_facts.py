@@ -57,6 +57,8 @@ class Gpu:
     """More SRAM errors than the driver tolerates of a board (branch 550 and later)."""
     channel_repair: bool | None = None
     tpc_repair: bool | None = None
+    unrepairable: bool | None = None
+    """Memory that no row remap mends (580.173, 590 and later)."""
     remap_correctable: int | None = None
     remap_uncorrectable: int | None = None
     remap_pending: bool | None = None

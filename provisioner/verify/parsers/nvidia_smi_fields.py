@@ -70,6 +70,7 @@ def _field(name: str, read: Callable[[str | None], Any], xml: str, q: str = "", 
 
 
 LINK, LINK_Q = "pci/pci_gpu_link_info", "pci/gpu link info"
+CEILING, CEILING_Q = "gpu_power_readings/gpu_ceiling_power_limit", "gpu power readings/gpu ceiling power limit"
 HISTOGRAM = "remapped_rows/row_remapper_histogram/row_remapper_histogram"
 HISTOGRAM_Q = "remapped rows/bank remap availability histogram"
 
@@ -97,6 +98,7 @@ FIELDS: tuple[Field, ...] = (
            "ecc errors/aggregate/sram threshold exceeded"),
     _field("channel_repair", yes, "ecc_errors/channel_repair_pending", "ecc errors/channel repair pending"),
     _field("tpc_repair", yes, "ecc_errors/tpc_repair_pending", "ecc errors/tpc repair pending"),
+    _field("unrepairable", yes, "ecc_errors/unrepairable_memory", "ecc errors/unrepairable memory"),
     _field("remap_correctable", integer, "remapped_rows/remapped_row_corr",
            "remapped rows/correctable error", "remapped_rows.correctable"),
     _field("remap_uncorrectable", integer, "remapped_rows/remapped_row_unc",
@@ -148,6 +150,7 @@ FIELDS: tuple[Field, ...] = (
         (
             Source("gpu_power_readings/current_power_limit",
                    "gpu power readings/current power limit", ("power.limit",)),
+            Source(f"{CEILING}/current_power_limit", f"{CEILING_Q}/current power limit"),
             Source("gpu_power_readings/enforced_power_limit", "gpu power readings/enforced power limit"),
             Source("power_readings/enforced_power_limit", "power readings/enforced power limit"),
         ),
@@ -157,6 +160,7 @@ FIELDS: tuple[Field, ...] = (
         (
             Source("gpu_power_readings/default_power_limit",
                    "gpu power readings/default power limit", ("power.default_limit",)),
+            Source(f"{CEILING}/default_power_limit", f"{CEILING_Q}/default power limit"),
             Source("power_readings/default_power_limit", "power readings/default power limit"),
         ),
     ),

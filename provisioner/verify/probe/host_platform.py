@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any
 
-from provisioner.verify.probe.runner import ASK, lines_of, listed, run, texts
+from provisioner.verify.probe.runner import ASK, DRIVER, lines_of, listed, run, texts
 
 CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200", "0x0207")
 """PCI classes of GPUs and of InfiniBand cards."""
@@ -95,9 +95,9 @@ def fuse() -> dict[str, dict[str, str]]:
 def libraries() -> dict[str, Any]:
     """Libraries of NVIDIA's driver that programs find."""
     answer = run(["ldconfig", "-p"], ASK)
-    answer["text"] = "\n".join(
-        line for line in answer["text"].splitlines() if re.search(r"\blib(?:cuda|nvidia-)", line)
-    )
+    mounted = [f"\t{name} (LD_LIBRARY_PATH) => {DRIVER}/lib64/{name}" for name in listed(DRIVER + "/lib64")]
+    rows = [*answer["text"].splitlines(), *mounted]
+    answer["text"] = "\n".join(row for row in rows if re.search(r"\blib(?:cuda|nvidia-)", row))
     return answer
 
 

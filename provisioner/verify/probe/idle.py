@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from provisioner.verify.probe.load import busy
+from provisioner.verify.probe.load import busy, is_local, own_job
 from provisioner.verify.probe.runner import listed, run, texts
 
 PROCESSES = "/proc"
@@ -45,17 +45,25 @@ def job_reason(vendor: str) -> str:
     rows = running()
     if not rows:
         return "cannot tell what runs on it"
-    return slurm_job(rows) or kubernetes_job(rows) or other_job(rows)
+    return gpuprov_job(rows) or slurm_job(rows) or kubernetes_job(rows) or other_job(rows)
 
 
 def running() -> list[dict[str, str]]:
-    """Every process: its name, its arguments and its control group."""
+    """Every process: its number, its name, its arguments and its control group."""
     rows = []
     for pid in listed(PROCESSES):
         if pid.isdigit():
             row = texts(PROCESSES + "/" + pid, ("comm", "cmdline", "cgroup"))
-            rows.append({name: row.get(name, "") for name in ("comm", "cmdline", "cgroup")})
+            rows.append({"pid": pid, **{name: row.get(name, "") for name in ("comm", "cmdline", "cgroup")}})
     return [row for row in rows if row["comm"]]
+
+
+def gpuprov_job(rows: list[dict[str, str]]) -> str:
+    for row in rows:
+        name = own_job(row["cmdline"].split("\0"))
+        if name and is_local(PROCESSES + "/" + row["pid"]):
+            return f"job {name} of gpuprov runs on it"
+    return ""
 
 
 def slurm_job(rows: list[dict[str, str]]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -22,12 +23,14 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.verify.probe.job import job_options, unwritten
-from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
+from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, program_environment, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
 SAMPLES = 1 << 20
 """Characters of answers that are kept of what is asked again and again."""
 ASK_S = 30.0
+SUPERVISOR = re.compile(r"/var/lib/gpuprov/jobs/([a-z0-9-]+)/supervisor\.py")
+"""The program of a job of `gpuprov run` (lifecycle/jobs/on_node.py)."""
 """For every tool that is asked beside the load and after it."""
 IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load.py {}"
 
@@ -96,14 +99,33 @@ def occupied(vendor: str) -> list[dict[str, Any]] | None:
 
 
 def job_steps(processes: str = "/proc") -> list[dict[str, Any]]:
-    """slurmstepd of each job's step; that of the node itself has `infinity` in place of a job (cgroup_v2.html)."""
+    """slurmstepd of each job's step; that of the node itself has `infinity` in place of a job (cgroup_v2.html). And
+    the supervisor of each job of `gpuprov run`."""
     steps = []
     for pid in filter(str.isdigit, listed(processes)):
         with contextlib.suppress(OSError), open(f"{processes}/{pid}/cmdline", "rb") as stream:  # noqa: PTH123
             arguments = [term for term in stream.read(4096).decode("utf-8", "replace").split("\0") if term]
             if arguments and "slurmstepd" in arguments[0] and arguments[1:] != ["infinity"]:
                 steps.append(owned({"pid": int(pid), "name": "slurmstepd"}))
+            elif own_job(arguments) and is_local(f"{processes}/{pid}"):
+                steps.append(owned({"pid": int(pid), "name": f"job {own_job(arguments)} of gpuprov"}))
     return steps
+
+
+def own_job(arguments: list[str]) -> str:
+    """The id of a job of `gpuprov run`, of the arguments of its supervisor; "" for any other process."""
+    match = next((SUPERVISOR.fullmatch(argument) for argument in arguments[:4] if SUPERVISOR.fullmatch(argument)), None)
+    return match[1] if match else ""
+
+
+def is_local(process: str) -> bool:
+    """Whether a process is of this node, not of a container on it: a sandbox node is one, to the computer that has
+    it. True where nobody says."""
+    try:
+        namespaces = [os.readlink(f"{path}/ns/pid") for path in (process, "/proc/self")]  # noqa: PTH115 (a plain script)
+    except OSError:
+        return True
+    return namespaces[0] == namespaces[1]
 
 
 def busy(vendor: str) -> list[dict[str, Any]] | None:
@@ -161,15 +183,16 @@ def launch(load_request: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
         command += ["--entrypoint", "sh", load_request["image"], "-c", IN_CONTAINER.format(ranks, program_options)]
         return command, text, "docker " + load_request["reference"]
-    torch_probe = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
+    python = load_request.get("python") or "python3"
+    torch_probe = run([python, "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
     if torch_probe["rc"] != 0:
-        return None, b"", "no locked image has PyTorch, and the node's own python3 has none either"
+        return None, b"", f"no locked image has PyTorch, and the node's own {python} has none either"
     # A file that exists in memory only: torchrun wants a path, and nothing is to be left on the node.
     handle = os.memfd_create("gpuprov-load", 0)  # type: ignore[attr-defined,unused-ignore]
     os.write(handle, text)
-    command = ["env", *("=".join(pair) for pair in environment.items()), "python3", "-m", "torch.distributed.run"]
+    command = ["env", *("=".join(pair) for pair in environment.items()), python, "-m", "torch.distributed.run"]
     command += [*ranks.split(), f"/proc/{os.getpid()}/fd/{handle}", *program_options.split()]
-    return command, b"", "python3 of the node, PyTorch " + torch_probe["text"].strip()
+    return command, b"", f"{python} of the node, PyTorch " + torch_probe["text"].strip()
 
 
 def follow(
@@ -187,7 +210,7 @@ def follow(
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"PATH": PATH, "LC_ALL": "C", "HOME": "/root"}, cwd="/", start_new_session=True,
+            env={**program_environment(), "PATH": PATH}, cwd="/", start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         return {"rc": None, "timed_out": False, "seconds": 0.0, "output": "", "error": str(error)}

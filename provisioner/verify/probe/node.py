@@ -202,6 +202,23 @@ def rdma() -> dict[str, Any]:
     return result(json.dumps({"devices": devices, "uverbs": [name for name in verbs if name], "drivers": drivers}), 0)
 
 
+def pci_bus(deadline: float, folder: str = "/sys/bus/pci/devices") -> dict[str, Any]:
+    """`lspci -Dnnx`; where pciutils is not installed, what `lspci -Dnx` reads, from /sys: numbers without names."""
+    out = run(["lspci", "-Dnnx"], deadline)
+    rows: list[str] = []
+    for slot in listed(folder) if out["missing"] else []:
+        device = texts(f"{folder}/{slot}", ("class", "vendor", "device", "revision"))
+        if len(device) < 4:  # taken out meanwhile
+            continue
+        code, vendor, number, revision = (value[2:] for value in device.values())
+        rows.append(f"{slot} {code[:4]}: {vendor}:{number}" + (f" (rev {revision})" if revision != "00" else ""))
+        with contextlib.suppress(OSError), open(f"{folder}/{slot}/config", "rb") as stream:  # noqa: PTH123
+            registers = stream.read(64)
+            rows += [f"{at:02x}: {registers[at : at + 16].hex(' ')}" for at in range(0, len(registers), 16)]
+        rows.append("")
+    return result("\n".join(rows) + "\n", 0, out["seconds"]) if rows else out
+
+
 def efa_devices(deadline: float, expected_count: int) -> dict[str, Any]:
     """fi_info, again while devices are missing: on some machines they come some seconds after the boot."""
     for turn in range(EFA_TRIES):
@@ -238,6 +255,7 @@ COLLECTORS.update(
         "nvidia-dev.txt": lambda _, __: device_nodes(),
         "rdma.json": lambda _, __: rdma(),
         "rdma-after.json": lambda _, __: rdma(),
+        "lspci.txt": lambda seconds, _: pci_bus(seconds),
         "fi_info.txt": lambda seconds, request: efa_devices(seconds, int(request.get("efa", 0))),
         "units.txt": lambda seconds, request: units(seconds, request.get("units", [])),
         "dcgmi-diag.json": lambda seconds, request: diag(seconds, request.get("diag", 1)),

@@ -9,7 +9,7 @@ The request: {"deadline": seconds for everything, "files": {name: seconds}, "too
 {"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpu_count": n, "port": of the DCGM exporter,
 "units": [names], "shared": [paths], "diag": dcgmi's run level, "wait": seconds between two looks,
 "efa": devices for which it waits,
-"load": {"vendor", "program", "image", "reference", "options", "settle", "every", "during": [names],
+"load": {"vendor", "program", "image", "reference", "python", "options", "settle", "every", "during": [names],
 "throughout": [names], "after": [names], "scratch": {"place", "bytes", "write_s", "read_s"}}}.
 With "load" the files are made one after the other, in their order, because each of them loads the node.
 """
@@ -36,8 +36,12 @@ MARK = "@gpuprov-probe-1 "
 LIMIT = 16 * 1024 * 1024
 KEEP = 2 * 1024 * 1024
 PARALLEL = 16
+DRIVER = "/usr/local/nvidia"
+"""Where a container, or a guest, gets the driver's programs and libraries from its host (README of
+GoogleCloudPlatform/container-engine-accelerators cmd/nvidia_gpu; PATH and LD_LIBRARY_PATH of NVIDIA's CUDA images)."""
 PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/amazon/efa/bin:/opt/rocm/bin:/usr/local/cuda/bin"
+    f":{DRIVER}/bin"
 )
 ASK = 20.0
 """Seconds for each program: on a node at full load a start alone takes some."""
@@ -68,10 +72,15 @@ def outcome(out: dict[str, Any]) -> dict[str, Any]:
     return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
 
 
+def program_environment() -> dict[str, str]:
+    """The environment of every program: nothing of the login's own."""
+    libraries = {"LD_LIBRARY_PATH": DRIVER + "/lib64"} if os.path.isdir(DRIVER + "/lib64") else {}  # noqa: PTH112
+    return {"PATH": PATH, "LC_ALL": "C", "HOME": "/root", "TERM": "dumb", **libraries}
+
+
 def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMIT) -> dict[str, Any]:
     """Run one command. After its deadline its process group is killed; what cannot be killed is left behind."""
     started = time.monotonic()
-    environment = {"PATH": PATH, "LC_ALL": "C", "HOME": "/root", "TERM": "dumb"}
     program = shutil.which(argv[0], path=PATH)
     if program is None:
         return result(missing=True, error=argv[0] + " is not installed")
@@ -81,7 +90,7 @@ def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMI
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if merge else subprocess.PIPE,
-            env=environment,
+            env=program_environment(),
             cwd="/",
             start_new_session=True,
         )

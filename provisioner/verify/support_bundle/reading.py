@@ -12,8 +12,10 @@ from provisioner.common.errors import GpuprovError
 from provisioner.common.text import few
 from provisioner.verify import watch
 from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
+from provisioner.verify.collect import decode
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.dmesg import NEXT_BOOT
+from provisioner.verify.probe.runner import MARK
 from provisioner.verify.support_bundle import journals, recognise, wrapped
 from provisioner.verify.support_bundle.budget import SECONDS, Budget, SpentError
 from provisioner.verify.support_bundle.pieces import Piece, pieces
@@ -77,6 +79,8 @@ class _Desk:
     held: int = 0
     status: str = ""
     """gpuprov's probe.json."""
+    answers: list[Bundle] = field(default_factory=list)
+    """What gpuprov's probe said, where it ran as a program and its output was saved."""
 
 
 def read(path: Path) -> Supplied:
@@ -115,6 +119,8 @@ def read(path: Path) -> Supplied:
                     _take(desk, piece, budget)
             files = {name: output for name, (_, _, output) in desk.found.items()}
             bundle_files = _with_status(files, desk.status) if desk.status else bundle_files
+            for answer in desk.answers:
+                bundle_files = answer if not bundle_files.files else bundle_files.joined(answer, ())
             logs = [
                 bundle_files.files[name].text
                 for name in ("dmesg-before.txt", "dmesg.txt")
@@ -175,6 +181,10 @@ def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
     if not piece.text.strip() and desk.folder:
         desk.unplaced.append((piece.name, "empty"))
         return
+    if answer_lines := [line for line in piece.text.splitlines() if line.startswith(MARK)]:
+        for line in answer_lines:
+            _take_answer(desk, piece.name, decode(line.encode()))
+        return
     base = piece.name.rsplit("/", 1)[-1]
     if base == STATUS:
         desk.status = piece.text
@@ -191,6 +201,18 @@ def _take(desk: _Desk, piece: Piece, budget: Budget) -> None:
             # A report has hundreds of sections; of a session's commands each one that is not used is told.
             alone = section is piece or not (BUG_REPORT in piece.text[:4096] or section.name.endswith(FIRST))
             _classify(desk, replace(section, cut=piece.cut), alone=alone)
+
+
+def _take_answer(desk: _Desk, name: str, answer: Bundle) -> None:
+    """The outputs of one run of the probe, all of which it names. What else a login has printed there is no output."""
+    if answer.error:
+        desk.unplaced.append((name, answer.error))
+        return
+    for output in answer.files.values():
+        _hear(desk, output.text)
+    for file in (file for file in (*GPUS, *LATER_LOOKS) if file in answer.files):
+        _refuse_two_machines(desk, file, name, read_file(file, answer, FILES[file].parse)[0])
+    desk.answers.append(answer)
 
 
 def _flush(text: str) -> str:

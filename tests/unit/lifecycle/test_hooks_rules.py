@@ -19,6 +19,12 @@ from provisioner.spec.scheduler import Scheduler
 from tests.unit.lifecycle.test_hooks import NODES, run
 
 
+@pytest.fixture(autouse=True)
+def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job of `gpuprov run` is on a node."""
+    monkeypatch.setattr(hooks, "await_jobs", lambda *_: {})
+
+
 @pytest.mark.parametrize(("step", "command"), [("drain", "drain it"), ("resume", "resume it")])
 def test_the_command_of_the_step_is_run(monkeypatch: pytest.MonkeyPatch, step: Any, command: str) -> None:
     calls: list[tuple[Any, ...]] = []

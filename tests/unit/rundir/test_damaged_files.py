@@ -16,7 +16,7 @@ from provisioner.lifecycle.replace.journal import Journal as ReplaceJournal
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.journal import Journal
 from provisioner.machines.providers.capacity import Choices
-from provisioner.rundir import fleet, intent, maintained, node_state, records
+from provisioner.rundir import benchmarks, fleet, intent, maintained, node_state, records
 from provisioner.rundir.files import FILES
 from provisioner.rundir.release import Ledger
 from provisioner.transport import ssh_pins
@@ -34,6 +34,7 @@ READERS: dict[str, Callable[[ClusterPaths], object]] = {
     "maintained.json": maintained.load,
     "acknowledged.json": acknowledgements.load,
     "baseline.json": baselines.load,
+    "bench.json": benchmarks.load,
     "ssh/pins.json": ssh_pins.load_pins,
     f"{SITE}capacity.json": lambda paths: Choices.read(paths.site("here")),
     f"{SITE}bmc.json": lambda paths: Journal(paths.site("here") / "bmc.json").load(),

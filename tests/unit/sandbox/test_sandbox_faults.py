@@ -30,7 +30,7 @@ OUTPUTS = {
 
 XML = ("power-brake", "power-brake-moment",
        "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
-       "sram-threshold", "channel-repair", "pages-retired", "fabric-partition",
+       "sram-threshold", "channel-repair", "memory-unrepairable", "pages-retired", "fabric-partition",
        "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off", "vbios-mixed",
        "fabric-not-joined", "mig-on")  # fmt: skip
 LOG = ("switch-link-fault",

@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import catalog
 from provisioner.catalog.description import MachineDescription
+from provisioner.cli.main import main
 from provisioner.common import yaml_text
 from provisioner.common.errors import GpuprovError
 from provisioner.spec.machine_types import load_machines
@@ -40,6 +41,23 @@ def test_a_healthy_machine_is_healthy_by_its_own_description(machine: str) -> No
     expected = replace(expect(machine_type, known.gpu(machine_type.gpu_model), None, None, known), level="quick")
     results = judge({"node": Case(bundle(healthy(machine)), expected)})["node"].checks
     assert [(check.id, check.message) for check in results if check.status in ("fail", "warn")] == []
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "p5.4xlarge"])
+def test_the_command_describes_a_machine_and_verify_takes_the_file(
+    machine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """End to end, offline, with RDMA devices: InfiniBand and EFA."""
+    bundle(healthy(machine)).write(tmp_path / "node")
+    with pytest.raises(SystemExit) as ended:
+        main(["catalog", "--from-bundle", str(tmp_path / "node")])
+    assert not ended.value.code
+    (tmp_path / "types.yaml").write_text(capsys.readouterr().out)
+    assert "devices:" in (tmp_path / "types.yaml").read_text()
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--bundle", str(tmp_path / "node"), "--machines", str(tmp_path / "types.yaml")])
+    assert not ended.value.code
+    assert "1 of 1 node healthy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("machine", ALL)

@@ -299,6 +299,16 @@ FAULTS: dict[str, Fault] = {
     "reboot required, in NVIDIA's other word": Fault(
         P4D, smi(1, gpu_recovery_action="NODE_REBOOT"), {"gpu.reset_required"}, action="reboot"
     ),
+    "system reboot required": Fault(
+        P4D, smi(1, gpu_recovery_action="System Reboot"), {"gpu.reset_required"}, action="reboot"
+    ),
+    "bus reset": Fault(P4D, smi(1, gpu_recovery_action="Bus Reset"), {"gpu.reset_required"}, action="reboot"),
+    "IMEX domain to recover": Fault(
+        P4D, smi(1, gpu_recovery_action="Recover IMEX Domain"), {"gpu.reset_required"}, action="reconfigure"
+    ),
+    "an action that nobody knows": Fault(
+        P4D, smi(1, gpu_recovery_action="Something Else"), {"gpu.reset_required"}, action="reboot"
+    ),
     "drain and reset": Fault(
         P4D, smi(1, gpu_recovery_action="Drain and Reset"), {"gpu.reset_required"}, action="reset"
     ),
@@ -319,6 +329,11 @@ FAULTS: dict[str, Fault] = {
         smi(1, **{**OLD_PAGES, PAGES.format("double_bit"): "58"}),
         {"gpu.page_retirements"},
         passes={"gpu.retired_pages"},
+    ),
+    "memory beyond repair": Fault(
+        P4D,
+        sub("nvidia-smi.xml", "</ecc_errors>", "<unrepairable_memory>Yes</unrepairable_memory></ecc_errors>", 1),
+        {"gpu.remap"},
     ),
     "no spare row": Fault(P4D, smi(1, **{BANK + "none": "1 bank(s)"}), {"gpu.remap_bank"}),
     "many rows": Fault(P4D, smi(1, remapped_rows__remapped_row_unc="513"), {"gpu.remap_bank"}),

@@ -145,3 +145,27 @@ def test_where_a_machine_decides_whether_a_check_applies_only_what_the_node_show
     declared = Check("a.check", "fatal", "reset", "what it says", applies=lambda e: e.fabric_manager, otherwise="none")
     node = check_runner.NodeUnderTest("node", read(Bundle()), expected, None)
     assert check_runner.run(checked, declared, node, None).status == status  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("links", "gpus", "status"),
+    [
+        ("rtx2080s-all-inactive-610.txt", "q-rtx2080s-610.txt", "skip"),
+        ("a100-1gpu-all-inactive-azure.txt", "a100-sxm-40gb-1gpu-570.xml", "skip"),
+        ("rtx2080s-all-inactive-610.txt", None, "fail"),
+        ("v100-7gpu-inactive.txt", None, "fail"),
+    ],
+)
+def test_links_of_the_only_gpu_lead_nowhere(
+    links: str, gpus: str | None, status: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GPU alone in its machine has no link up, and no fault: with a second one it might be one."""
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "nvlink.txt").write_text((CAPTURES / "nvlink" / links).read_text())
+    if gpus is not None:
+        (folder / "nvidia-smi.xml").write_text((CAPTURES / "nvidia_smi" / gpus).read_text())
+    with pytest.raises(SystemExit):
+        main(["verify", "--bundle", str(folder), "--json"])
+    checks = {check["id"]: check for check in json.loads(capsys.readouterr().out)["nodes"][0]["checks"]}
+    assert checks["nvlink.links"]["status"] == status

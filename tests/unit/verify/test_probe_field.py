@@ -13,9 +13,11 @@ import pytest
 
 from provisioner.verify.parsers import ethtool_modules as modules_parser
 from provisioner.verify.parsers import ib_switches as switches_parser
+from provisioner.verify.parsers import lspci
 from provisioner.verify.parsers import nccl_ras as ras_parser
 from provisioner.verify.parsers import roce_qos as qos_parser
-from provisioner.verify.probe import ethtool_modules, gds, ib_switches, nccl_ras, roce_qos, runner
+from provisioner.verify.probe import ethtool_modules, gds, ib_switches, nccl_ras, node, roce_qos, runner
+from provisioner.verify.probe.runner import result
 from tests.support.healthy_bundle import capture
 
 Program = Callable[[str, str], None]
@@ -63,6 +65,28 @@ def test_without_ethtool_no_port_is_listed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ethtool_modules, "NET", tree(tmp_path, files) + "/net")
     monkeypatch.setattr(runner, "PATH", str(tmp_path))
     assert modules_parser.parse(text_of(ethtool_modules.ethtool_modules(5.0, {}))) == ()
+
+
+def test_without_lspci_the_bus_is_read_from_sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest without pciutils: no GPU is unknown for that. The second GPU answers no more."""
+    monkeypatch.setattr(node, "run", lambda *_: result(missing=True, error="lspci is not installed"))
+    header = bytes.fromhex("de10302307001000a10002030000800000000000000000000000000000000000") + bytes(224)
+    devices = {
+        "0000:00:00.0": ("0x060000", "0x8086", "0x0d57", "0x00", header),
+        "0000:00:06.0": ("0x030200", "0x10de", "0x2330", "0xa1", header),
+        "0000:00:07.0": ("0x030200", "0x10de", "0x2330", "0xa1", b"\xff" * 256),
+    }
+    for slot, (code, vendor, device, revision, config) in devices.items():
+        (tmp_path / slot).mkdir()
+        for name, text in {"class": code, "vendor": vendor, "device": device, "revision": revision}.items():
+            (tmp_path / slot / name).write_text(text + "\n")
+        (tmp_path / slot / "config").write_bytes(config)
+    (tmp_path / "0000:00:08.0").mkdir()  # taken out while the bus is read
+    answer = node.pci_bus(5, str(tmp_path))
+    assert answer["text"].startswith("0000:00:00.0 0600: 8086:0d57\n00: de 10 30 23 ")
+    bus = lspci.parse(answer["text"])
+    assert (bus.gpus, bus.dead, bus.excerpt) == (("0000:00:06", "0000:00:07"), ("0000:00:07",), False)
+    assert node.pci_bus(5, str(tmp_path / "nothing"))["missing"]
 
 
 def test_roce_cards_with_and_without_the_vendors_tool(

@@ -96,6 +96,11 @@ def test_a_step_of_slurm_is_a_job_though_it_uses_no_gpu(node: Node, arguments: s
     assert not busy or "Slurm has a job on it: " in node.reason
 
 
+def test_a_job_of_gpuprov_run_is_a_job_before_it_uses_a_gpu(node: Node) -> None:
+    node.runs("python3", "/usr/bin/python3 -I /var/lib/gpuprov/jobs/ddp-1a2b3c/supervisor.py /var/lib/gpuprov/jobs/x")
+    assert node.reason == "job ddp-1a2b3c of gpuprov runs on it"
+
+
 @pytest.mark.parametrize(
     ("squeue", "reason"),
     [

@@ -198,16 +198,19 @@ def test_a_node_without_pytorch_says_so(node: Path, python: str) -> None:
     assert "PyTorch" in facts.load.why
 
 
-def test_the_nodes_own_pytorch_is_taken_and_nothing_is_written(node: Path) -> None:
+@pytest.mark.parametrize("venv", ["", "venv/bin/"])
+def test_the_nodes_own_pytorch_is_taken_and_nothing_is_written(node: Path, venv: str) -> None:
     text = f"""#!/bin/sh
 [ "$1" = -c ] && echo 2.9.0 && exit 0
 echo "$*" > {node}/given
 echo '{probe_load.LOAD_MARK}{healthy_result()}'
 """
-    program(node, "python3", text)
-    facts = ask(image=None)
+    (node / venv).mkdir(parents=True, exist_ok=True)
+    program(node / venv, "python3", text)
+    python = f"{node}/{venv}python3" if venv else "python3"
+    facts = ask(image=None, **({"python": python} if venv else {}))
     assert facts.load is not None and facts.load.finished
-    assert facts.load.launcher == "python3 of the node, PyTorch 2.9.0"
+    assert facts.load.launcher == f"{python} of the node, PyTorch 2.9.0"
     arguments = (node / "given").read_text()
     assert f"/proc/{os.getpid()}/fd/" in arguments and "--seconds 5" in arguments
 

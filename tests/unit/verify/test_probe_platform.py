@@ -15,8 +15,8 @@ import pytest
 from provisioner.verify.parsers import Unreadable, p2p
 from provisioner.verify.parsers import reach as reach_parser
 from provisioner.verify.parsers import shared as shared_parser
-from provisioner.verify.parsers.host_platform import FORWARDING, read_offset, read_pcie, read_remote
-from provisioner.verify.probe import host_disks, host_platform, host_software, node, reach, shared
+from provisioner.verify.parsers.host_platform import FORWARDING, read_libraries, read_offset, read_pcie, read_remote
+from provisioner.verify.probe import host_disks, host_platform, host_software, node, reach, runner, shared
 from tests.support.healthy_host import KEY
 
 
@@ -216,3 +216,27 @@ def test_efa_devices_that_come_late_are_waited_for(
     monkeypatch.setattr(node, "EFA_WAIT_S", 0.0)
     assert node.efa_devices(45.0, device_count)["text"].count("domain:") == 3 * domains
     assert len(turns) == attempts
+
+
+def test_a_driver_that_the_host_mounts_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pod of GKE: its programs are in no other folder of PATH, and ldconfig does not know its libraries."""
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "bin").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libother.so.1"):
+        (tmp_path / "lib64" / name).touch()
+    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho $LD_LIBRARY_PATH\n")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    monkeypatch.setattr(runner, "DRIVER", str(tmp_path))
+    monkeypatch.setattr(runner, "PATH", f"/usr/bin:/bin:{tmp_path}/bin")
+    monkeypatch.setattr(host_platform, "DRIVER", str(tmp_path))
+    assert runner.run(["nvidia-smi"], 5.0)["text"] == f"{tmp_path}/lib64\n"
+    names = read_libraries(host_platform.libraries()["text"])
+    assert names is not None
+    assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= {*names}
+    assert "libother.so.1" not in names
+
+
+def test_without_such_a_driver_no_library_path_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "DRIVER", str(tmp_path))
+    assert "LD_LIBRARY_PATH" not in runner.program_environment()
+    assert runner.PATH.endswith(":/usr/local/nvidia/bin")
