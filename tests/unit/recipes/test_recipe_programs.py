@@ -18,7 +18,7 @@ import pytest
 from tests.support import torch_programs
 from tests.support.torch_programs import finish, losses, metrics, run, run_nodes, torchrun, wait_for_line, worker_pids
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.begins(1)]
 TINY = ("--size", "tiny", "--batch", "8", "--precision", "fp32", "--log-every", "5")
 PARALLEL = ("ddp", "fsdp2")
 
@@ -131,28 +131,31 @@ def test_killed_rank_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_truncated_checkpoint_is_left_out(tmp_path: Path, trained: dict[str, Trained]) -> None:
+    """The run has another number of processes. The batch of all together stays, so the losses do as well."""
     newest = trained["ddp"].copy(tmp_path / "checkpoints", 5, 10, 15) / "step-00000015" / "state.pt"
     (tmp_path / "checkpoints" / "new-00000020").mkdir()  # of a run that was killed as it wrote
     newest.write_bytes(newest.read_bytes()[:1000])
-    result = train(tmp_path, "--steps", "12")
+    result = train(tmp_path, "--steps", "14", "--batch", "16", processes=1)
     assert result.status == 0, result.errors
     assert "the checkpoint of step 15 on node 0 is damaged (state.pt has 1000 bytes instead of" in result.output
     assert "continuing from the checkpoint of step 10" in result.output
-    trained["ddp"].compare(losses(tmp_path / "metrics.jsonl"), 11, 12)
+    trained["ddp"].compare(losses(tmp_path / "metrics.jsonl"), 11, 14)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["step-00000010", "step-00000012"]
+    assert names == ["step-00000010", "step-00000014"]
 
 
 def test_changed_byte_is_damage(tmp_path: Path, trained: dict[str, Trained]) -> None:
+    """One process reads what two have written."""
     folder = trained["fsdp2"].copy(tmp_path / "checkpoints", 10, 15)
     newest = sorted((folder / "step-00000015").glob("*.distcp"))[1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    result = train(tmp_path, "--parallel", "fsdp2", "--steps", "12")
+    result = train(tmp_path, "--parallel", "fsdp2", "--steps", "14", "--batch", "16", processes=1)
     assert result.status == 0, result.errors
     assert f"({newest.name} has another SHA-256)" in result.output
     assert "continuing from the checkpoint of step 10" in result.output
+    trained["fsdp2"].compare(losses(tmp_path / "metrics.jsonl"), 11, 14)
 
 
 def test_other_model_is_refused(tmp_path: Path, trained: dict[str, Trained]) -> None:
@@ -165,15 +168,6 @@ def test_other_model_is_refused(tmp_path: Path, trained: dict[str, Trained]) -> 
     assert "is of another model: hidden 128 instead of 64" in result.errors
     assert 'train.py", line' not in result.errors, "a traceback"
     assert manifest.exists()
-
-
-@pytest.mark.parametrize("parallel", PARALLEL)
-def test_other_number_of_processes_continues(tmp_path: Path, parallel: str, trained: dict[str, Trained]) -> None:
-    """The batch of all processes together stays, so the data and the losses do as well."""
-    trained[parallel].copy(tmp_path / "checkpoints", 10)
-    result = train(tmp_path, "--parallel", parallel, "--steps", "15", "--batch", "16", processes=1)
-    assert result.status == 0, result.errors
-    trained[parallel].compare(losses(tmp_path / "metrics.jsonl"), 11, 15)
 
 
 def train_nodes(folder: Path, *arguments: str, names: Sequence[str]) -> list[torch_programs.Run]:
