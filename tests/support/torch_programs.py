@@ -18,13 +18,16 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
+from provisioner.cli.sandbox import PYTORCH
 from provisioner.monitoring.servers import free_port
+from provisioner.sandbox import pytorch
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "examples" / "recipes"
 PROGRAMS = RECIPES / "src"
 PACKAGES = ("torch==2.13.0", "numpy")
 """numpy: torch.distributed sends Python objects with it, and each image of PyTorch has it."""
+NODES_PYTHON = tuple(map(int, pytorch.PYTHON.split(".")))
 FRAMEWORKS = ("setuptools", "wheel", "deepspeed==0.19.8", "megatron-core==0.16.1")
 CUDA_ON_CPU = Path(__file__).parent / "cuda_on_cpu"
 """A folder for PYTHONPATH. Simulated: what Megatron-core asks of CUDA goes to the CPU."""
@@ -60,7 +63,12 @@ def _installed(stage: str, packages: tuple[str, ...]) -> Path:
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
-            subprocess.run([*install, *PACKAGES], check=True, timeout=1800)
+            if sys.version_info[:2] == NODES_PYTHON:  # one copy of PyTorch on the disk
+                pytorch.install(PYTORCH)
+                (site,) = folder.glob("lib/python*/site-packages")
+                (site / "pytorch.pth").write_text(f"{pytorch.folder() / 'site'}\n")
+            else:
+                subprocess.run([*install, *PACKAGES], check=True, timeout=1800)
             (folder / "complete").touch()
         if not (folder / stage).exists():
             # DeepSpeed has no wheel, and its setup imports PyTorch

@@ -84,6 +84,7 @@ def test_both_recipes_train_the_same_model(trained: dict[str, Trained]) -> None:
     assert trained["fsdp2"].losses == pytest.approx(trained["ddp"].losses, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_options_that_save_memory_train_the_same_model(tmp_path: Path, trained: dict[str, Trained]) -> None:
     """Two forward passes for a step, activations computed again."""
     options = ("--batch", "4", "--accumulate", "2", "--activation-checkpointing", "--no-checkpoints", "--steps", "12")
