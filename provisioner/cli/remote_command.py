@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
+
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
 
 class RemoteCommand(TyperCommand):
@@ -60,5 +63,12 @@ class DividedCommand(TyperCommand):
         if "--" in args:
             at = args.index("--")
             local_arguments, remaining = args[:at], args[at + 1 :]
+        if remaining[:1] == ["--"]:
+            del remaining[0]
         ctx.meta[REMAINING] = tuple(remaining)
-        return super().parse_args(ctx, local_arguments)
+        try:
+            return super().parse_args(ctx, local_arguments)
+        except _UsageError as error:
+            if type(error).__name__ == "NoSuchOption":
+                ctx.fail(f"no option {error.option_name}; options of the program stand behind --")
+            raise

@@ -192,7 +192,7 @@ def _follow_or_stop(cluster: Cluster, job_id: str, *, is_stop: bool, json_: bool
         errors = follow.stop(cluster, nodes, job_id, f"stopped by {person()}")
         if len(errors) == len(nodes):
             raise GpuprovError(f"no node took the request: {errors[nodes[0].name]}", where=cluster.spec.name)
-    _follow(cluster, job_id, nodes, pids, json_=json_, silent=is_stop)
+    _follow(cluster, job_id, nodes, pids, json_=json_, silent=is_stop, looks=True)
 
 
 class _HungUp(BaseException):
@@ -211,8 +211,10 @@ def _follow(
     *,
     json_: bool,
     silent: bool = False,
+    looks: bool = False,
 ) -> None:
-    """Print the logs until the job ends, then how. Ends this command with the job's status."""
+    """Print the logs until the job ends, then how. Ends this command with the job's status. `looks`: Ctrl-C ends this
+    command, and not the job, which another one has started."""
     from provisioner.lifecycle.jobs import follow
     from provisioner.lifecycle.jobs.follow import Follower
 
@@ -226,7 +228,15 @@ def _follow(
         signal.signal(signal.SIGHUP, _hang_up)
     follower = Follower(cluster, job_id, nodes, pids, show)
     try:
-        interrupted = _follow_to_end(cluster, follower, job_id, nodes)
+        if looks:
+            follower.follow()
+            interrupted = False
+        else:
+            interrupted = _follow_to_end(cluster, follower, job_id, nodes)
+    except KeyboardInterrupt:
+        follower.end()
+        stop = typed("run", cluster.file, sandbox=cluster.sandbox, names=["--stop", job_id])
+        raise Interrupted(f"interrupted: {job_id} goes on; `{stop}` stops it") from None
     except _HungUp:
         follower.end()
         raise typer.Exit(0) from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field, ValidationError
@@ -14,8 +14,9 @@ from provisioner.common import paths
 from provisioner.common.errors import GpuprovError, InputError
 from provisioner.common.suggest import did_you_mean
 from provisioner.spec.base import NAME_PATTERN, Model
-from provisioner.spec.problems import add_problems, to_json
+from provisioner.spec.problems import to_json
 from provisioner.spec.source import read
+from provisioner.spec.source_map import Source
 
 FILE = "recipe.yaml"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -80,7 +81,8 @@ def load(folder: Path) -> Recipe:
         try:
             document = RecipeFile.model_validate_json(to_json(source.value))
         except ValidationError as error:
-            add_problems(source, error)
+            for problem in error.errors():
+                _report(source, problem)
     if document is not None:
         content = folder / document.folder
         if not content.is_dir():
@@ -93,7 +95,10 @@ def load(folder: Path) -> Recipe:
         if not source.problems and not _is_name(name):
             source.report(source.mark(()).value, (), f"{name} cannot be the name of a job", "use a-z, 0-9 and hyphens")
     if source.problems or document is None:
-        raise InputError(sorted(source.problems, key=lambda problem: (problem.line, problem.column)))
+        problems = [
+            replace(problem, hint="") if "gpuprov init" in problem.hint else problem for problem in source.problems
+        ]
+        raise InputError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
     return Recipe(
         name,
         content.resolve(),
@@ -102,6 +107,26 @@ def load(folder: Path) -> Recipe:
         document.needs,
         tuple(document.environment.items()),
     )
+
+
+def _report(source: Source, problem: Any) -> None:
+    """What pydantic has found, at the position of the key, or of the nearest block around it."""
+    loc = tuple(problem["loc"])
+    is_variable = loc[:1] == ("environment",)
+    while loc and loc not in source.marks:
+        loc = loc[:-1]
+    name = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    match problem["type"]:
+        case "extra_forbidden":
+            keys = Needs.model_fields if loc[:1] == ("needs",) else RecipeFile.model_fields
+            source.report(source.mark(loc).key, loc, f"unknown key {name}", f"known: {', '.join(keys)}")
+        case "missing":
+            source.report(source.mark(loc).value, loc, f"{name} is missing", "")
+        case "string_pattern_mismatch" if is_variable:
+            source.report(source.mark(loc).value, loc, f"{name} is not the name of a variable", "A-Z, 0-9 and _")
+        case _:
+            text = str(problem["msg"]).replace("Input should be", "should be")
+            source.report(source.mark(loc).value, loc, f"{name}: {text}", "")
 
 
 def _is_specifier(text: str) -> bool:

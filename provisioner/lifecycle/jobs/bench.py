@@ -83,7 +83,7 @@ def bench(cluster: Cluster, request: Request, note: Note) -> BenchOutput:
                 continue
             started = _start(cluster, request, model, scale, nodes, note)
             runs += started
-            _follow(cluster, started)
+            _follow(cluster, started, note)
             for run in started:
                 _read(cluster, run, peak.bf16 if peak else None)
                 note(_summary(run))
@@ -120,8 +120,8 @@ def _start(
     return runs
 
 
-def _follow(cluster: Cluster, runs: Sequence[Run]) -> None:
-    """Wait until these jobs have ended."""
+def _follow(cluster: Cluster, runs: Sequence[Run], note: Note) -> None:
+    """Wait until these jobs have ended. Ctrl-C stops them, and waits for that; a second one does not wait."""
     followers = [
         Follower(
             cluster, run.job.id, run.job.nodes, dict(run.job.pids),
@@ -135,7 +135,10 @@ def _follow(cluster: Cluster, runs: Sequence[Run]) -> None:
         for follower in followers:
             follower.follow()
     except BaseException:
+        note(f"stopping {', '.join(run.job.id for run in runs)}; press Ctrl-C again to leave")
         _stop(cluster, runs)
+        for follower in followers:
+            follower.follow()
         raise
     finally:
         for follower in followers:

@@ -70,7 +70,9 @@ def choose(cluster: Cluster, group: str, count: int | None, names: Sequence[str]
 
 def _nodes(cluster: Cluster, group: str, names: Sequence[str]) -> list[Node]:
     """The nodes that are named, else all of the group. Raises GpuprovError for those of another one."""
-    nodes = [cluster.node(name) for name in names] or [node for node in cluster.nodes() if node.group == group]
+    nodes = [cluster.node(name) for name in dict.fromkeys(names)] or [
+        node for node in cluster.nodes() if node.group == group
+    ]
     if not nodes:
         raise GpuprovError(
             "there is no fleet yet", where=str(cluster.file), hint=f"run `gpuprov up {cluster.typed_file}` first"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RECONNECT_S = 5.0
 """Between two attempts to reach a node whose connection broke."""
+PROGRESS_S = 5.0
+"""Between two states of a progress bar that are shown."""
 OTHERS_S = 30.0
 """For the logs of the other nodes, once one has seen the end of the job."""
 LOOK_S = 0.1
@@ -100,11 +102,42 @@ class Follower:
             if self._over.is_set():
                 child.kill()
         assert child.stdout is not None
-        while line := child.stdout.readline(LINE):
-            position += len(line)
-            with self._lock:
-                self._show(name, str(printable(line.decode("utf-8", "replace").rstrip("\r\n"))))
-        return position, child.wait() == 0
+        lines = Lines()
+        while piece := child.stdout.read1(LINE):  # type: ignore[attr-defined]
+            position += len(piece)
+            for line in lines.add(piece):
+                with self._lock:
+                    self._show(name, str(printable(line)))
+        is_end = child.wait() == 0
+        if not is_end:
+            return position - len(lines.unfinished), False  # the next connection begins with it
+        if lines.unfinished:
+            self._show(name, str(printable(lines.unfinished.decode("utf-8", "replace"))))
+        return position, True
+
+
+class Lines:
+    """The lines of a stream. A progress bar writes its line again and again, each time behind a carriage return: of a
+    whole line the last state counts, of one that goes on a state is shown every PROGRESS_S seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.unfinished = b""
+        self._clock, self._displayed = clock, clock() - PROGRESS_S
+
+    def add(self, piece: bytes) -> list[str]:
+        """What can be shown now; a line of more than LINE bytes in pieces."""
+        *whole, self.unfinished = (self.unfinished + piece).split(b"\n")
+        lines = [text.removesuffix(b"\r").rpartition(b"\r")[2] for text in whole]
+        states, has_states, rest = self.unfinished.rpartition(b"\r")
+        if has_states and rest:
+            self.unfinished = rest
+            if self._clock() >= self._displayed + PROGRESS_S:
+                self._displayed = self._clock()
+                lines.append(states.rpartition(b"\r")[2])
+        while len(self.unfinished) > LINE:
+            lines.append(self.unfinished[:LINE])
+            self.unfinished = self.unfinished[LINE:]
+        return [line.decode("utf-8", "replace") for line in lines]
 
 
 def rows_of(cluster: Cluster, nodes: Sequence[Node]) -> tuple[list[JobRow], dict[str, str]]:

@@ -96,9 +96,13 @@ def jobs() -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["began"], reverse=True)
 
 
-def remove_old() -> None:
-    ended = [row["id"] for row in jobs() if row["state"] != "running"]
-    for name in ended[RETAINED:]:
+def remove_old(current: str) -> None:
+    """Of jobs that have ended, the last ones stay, without their folders; of those that did not start, none."""
+    rows = jobs()
+    for name in {*os.listdir(ROOT)} - {row["id"] for row in rows} - {current}:
+        shutil.rmtree(f"{ROOT}/{name}", ignore_errors=True)
+    ended = [row["id"] for row in rows if row["state"] != "running"]
+    for name in ended[RETAINED - 1 :]:
         shutil.rmtree(f"{ROOT}/{name}", ignore_errors=True)
     for name in ended:  # the copy of the working folder has served
         shutil.rmtree(f"{ROOT}/{name}/work", ignore_errors=True)
@@ -113,13 +117,16 @@ def start(job: dict[str, Any], program: str) -> dict[str, Any]:
         if row["state"] == "running":
             raise Refused("job {} of {} runs on it".format(row["id"], row["owner"]))
     row = image_row(job["image"])
+    docker = call("docker", "info", "--format", "{{.ServerVersion}}")
+    if docker.returncode:
+        raise Refused(f"docker does not run: {docker.stderr.strip()[-200:]}")
     options = [str(option) for option in row["docker_run"]]
     volumes = [path for path in job["volumes"] if os.path.isdir(path)]
     checkpoints = job["checkpoints"]
     if not any(checkpoints == path or checkpoints.startswith(path + "/") for path in volumes):
         volumes.append(checkpoints)
-    for path in (checkpoints, folder + "/out"):
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(checkpoints, exist_ok=True)
+    os.makedirs(folder + "/out", exist_ok=True)
     write(folder + "/job.json", json.dumps({**job, "options": options, "volumes": volumes}))
     write(folder + "/supervisor.py", program)
     done = call(
@@ -132,7 +139,7 @@ def start(job: dict[str, Any], program: str) -> dict[str, Any]:
     )  # fmt: skip
     if done.returncode:
         raise Refused(f"systemd-run: {done.stderr.strip()[-300:]}")
-    remove_old()
+    remove_old(job["id"])
     pid = call("systemctl", "show", "--property=MainPID", "--value", unit(job["id"])).stdout.strip()
     return {"pid": int(pid) if pid.isdigit() else 0}
 
@@ -141,9 +148,15 @@ def image_row(pull: str) -> dict[str, Any]:
     try:
         with open(IMAGES) as stream:
             rows = json.load(stream)
-        return next(row for row in rows if row["pull"] == pull and isinstance(row["docker_run"], list))
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        raise Refused(f"{IMAGES} has no docker_run of {pull}: `gpuprov up` writes the environment of a job") from None
+        matches = [row for row in rows if row["pull"] == pull and isinstance(row["docker_run"], list)]
+    except FileNotFoundError:
+        matches = []
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise Refused(f"{IMAGES} cannot be read ({error}): `gpuprov up` writes it") from None
+    if not matches:
+        raise Refused(f"{IMAGES} does not have {pull}: `gpuprov up` writes the environment of a job")
+    match: dict[str, Any] = matches[0]
+    return match
 
 
 def write(path: str, text: str) -> None:

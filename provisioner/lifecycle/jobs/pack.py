@@ -27,16 +27,17 @@ KEY_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How much was packed. `size`: bytes, not compressed."""
+    """How much was packed. `size`: bytes, not compressed; `links`: those that lead out of the folder."""
 
     files: int
     size: int
+    links: tuple[str, ...] = ()
 
 
 def pack(folder: Path, target: IO[bytes]) -> Packed:
     """Write a folder as a gzipped tar. The same files give the same names, modes and owners. Raises GpuprovError for a
     folder that is too large, and for a private key in it."""
-    count = size = 0
+    count, size, links = 0, 0, list[str]()
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
         for name, path in _files(folder):
             info = archive.gettarinfo(path, name)
@@ -46,11 +47,14 @@ def pack(folder: Path, target: IO[bytes]) -> Packed:
             info.uname = info.gname = "root"
             if not info.isfile():
                 archive.addfile(info)
+                if info.issym() and not _stays(folder, path):
+                    links.append(name)
                 continue
             count, size = count + 1, size + info.size
             if size > LIMIT or count > MOST_FILES:
+                limit = f"{MOST_FILES} files" if count > MOST_FILES else f"{LIMIT >> 20} MiB, up to {name}"
                 raise GpuprovError(
-                    f"the folder has more than {LIMIT >> 20} MiB or {MOST_FILES} files",
+                    f"the folder has more than {limit}",
                     where=str(folder),
                     hint=f"name in {IGNORE_FILE} what the nodes do not need; data belongs on /scratch",
                 )
@@ -64,7 +68,13 @@ def pack(folder: Path, target: IO[bytes]) -> Packed:
                     )
                 # tarfile takes exactly `info.size` bytes: a file that grows meanwhile is cut, one that shrinks fails.
                 archive.addfile(info, _Again(head, stream))
-    return Packed(count, size)
+    return Packed(count, size, tuple(links))
+
+
+def _stays(folder: Path, link: Path) -> bool:
+    """Whether a link leads to something in the folder, by a path that the nodes have as well."""
+    target = link.readlink()
+    return not target.is_absolute() and (link.parent / target).resolve().is_relative_to(folder.resolve())
 
 
 class _Again(io.RawIOBase):

@@ -35,6 +35,10 @@ GRACE_S = 120
 """Seconds that ranks have to write a checkpoint: what AWS announces an interruption before it."""
 CHECKPOINTS = "/var/lib/gpuprov/checkpoints"
 """Where a group has no scratch."""
+SYSTEM = (
+    "bin", "boot", "dev", "etc", "gpuprov", "job", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "sys", "usr",
+)  # fmt: skip
+"""Folders that a container has of its own."""
 MIB_PER_GIB = 1024
 
 
@@ -71,6 +75,7 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
     name = options.name or recipe.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise GpuprovError(f"--name {name}: not {NAME_TITLE}")
+    _check_paths(options)
     with cluster.exclusively("run", look=True), tempfile.NamedTemporaryFile(prefix="gpuprov-job-") as archive:
         group = choose.group_of(cluster, options.group, options.names)
         is_slurm = cluster.spec.scheduler.slurm is not None
@@ -84,6 +89,8 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
             f"job {job['id']}: {counted(packed.files, 'file')} of {recipe.folder} ({_size(packed.size)}) to "
             f"{counted(options.nodes or len(nodes), 'node')}",
         )  # fmt: skip
+        for link in packed.links:
+            cluster.events("run", "warning", f"{link} leads out of the folder: it is broken on the nodes")
         if is_slurm:
             count = options.nodes or len(nodes)
             script = slurm_submit.batch_script(job, group, count, options.names, Path(archive.name))
@@ -100,6 +107,18 @@ def start(cluster: Cluster, recipe: Recipe, arguments: Sequence[str], options: O
         _refuse(cluster, job["id"], errors, tuple(answers))
         pids = {name: int(answer["pid"]) for name, answer in answers.items()}
     return Started(job["id"], name, tuple(nodes), pids)
+
+
+def _check_paths(options: Options) -> None:
+    """Raise GpuprovError for a folder of checkpoints that no container can have."""
+    path = options.checkpoints
+    if path is None:
+        return
+    parts = Path(path).parts
+    if parts[:1] != ("/",) or ".." in parts or ":" in path:
+        raise GpuprovError(f"--checkpoints {path}: not an absolute path", hint="such as /scratch/checkpoints")
+    if len(parts) < 2 or parts[1] in SYSTEM:
+        raise GpuprovError(f"--checkpoints {path}: a folder of the system", hint="such as /scratch/checkpoints")
 
 
 def _refuse(cluster: Cluster, job_id: str, errors: Mapping[str, str], started: Sequence[str]) -> None:

@@ -45,6 +45,12 @@ LOG_LIMIT = 4 << 30
 TRIM_S, RANK_LOGS_LIMIT, BLOCK = 60.0, 256 << 20, 512
 """Seconds between two looks at the files in which torchrun keeps the ranks' output, bytes of all of them together, and
 of a block as stat(2) counts."""
+LINGER_S, FAILED_GRACE_S = 5.0, 20.0
+"""Seconds for torchrun once its ranks have ended, and for the ranks of other nodes once one has failed."""
+RESERVE = 64 << 10
+"""Bytes that are kept for the outcome of a job whose disk is full."""
+NO_CONTAINER = {125: "docker could not run it", 126: "the command cannot be executed", 127: "the command is not found"}
+"""Exit statuses of `docker run` itself (docs.docker.com, Exit status)."""
 STOPPED = 143
 """Exit status of a job that was stopped: 128 + SIGTERM."""
 INTERRUPTION = "/run/gpuprov/interruption.json"
@@ -184,15 +190,18 @@ class Log:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - as long as the job
         self._size = os.fstat(self._file.fileno()).st_size
         self._lock = threading.Lock()
+        self.error = ""
 
     def write(self, piece: bytes) -> None:
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock:
             if self._size >= LOG_LIMIT:
                 return
-            self._file.write(piece)
-            self._size += len(piece)
-            if self._size >= LOG_LIMIT:
-                self._file.write(b"\n[gpuprov] the log ends here: it has reached its limit\n")
+            try:
+                self._size += self._file.write(piece)
+                if self._size >= LOG_LIMIT:
+                    self._file.write(b"\n[gpuprov] the log ends here: it has reached its limit\n")
+            except OSError as error:
+                self.error = error.strerror or str(error)
 
     def note(self, text: str) -> None:
         self.write((f"[gpuprov] {text}\n").encode())
@@ -221,14 +230,14 @@ class Container:
             self._log.write(piece)
         self._ended(self._child.wait())
 
-    def stop(self) -> None:
-        """Ask the ranks to end, and end the container after the job's grace. Returns at once."""
+    def stop(self, grace_s: float) -> None:
+        """Ask the ranks to end, and end the container after so many seconds. Returns at once."""
         if not self._stopping.is_set():
             self._stopping.set()
-            threading.Thread(target=self._stop, daemon=True).start()
+            threading.Thread(target=self._stop, args=(grace_s,), daemon=True).start()
 
-    def _stop(self) -> None:
-        name, grace_s = container_name(self._job), self._job["grace_s"]
+    def _stop(self, grace_s: float) -> None:
+        name, is_torchrun = container_name(self._job), os.path.basename(self._job["command"][0]) == "torchrun"
         until = time.monotonic() + grace_s
         # torchrun gives its ranks only 30 s after a SIGTERM of its own: too short for a large checkpoint.
         ranks = self._ranks()
@@ -237,6 +246,9 @@ class Container:
                 os.kill(pid, signal.SIGTERM)
         while ranks and self._child.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
+        if is_torchrun and not self._ranks():
+            # Its ranks have ended, and it waits up to five minutes for the other nodes, whatever signal it gets.
+            until = min(until, time.monotonic() + LINGER_S)
         while self._child.poll() is None:
             seconds = max(1, int(until - time.monotonic()))
             call("docker", "stop", "--time", str(seconds), name, seconds=seconds + ANSWER_S)
@@ -481,6 +493,11 @@ class Supervisor:
             if self._stop is None:
                 self._look()
 
+    @property
+    def log_error(self) -> str:
+        """Why the log has gaps; "" where it has none."""
+        return self._log.error
+
     def _put(self, kind: str, name: str, value: Any) -> None:
         self._events.put((kind, name, value))
 
@@ -515,7 +532,8 @@ class Supervisor:
             assert self._peers is not None
             self._peers.send({"ended": status})
         if status and self._stop is None:
-            reason = f"{name}: the container ended with exit status {status}"
+            how = f" ({NO_CONTAINER[status]})" if status in NO_CONTAINER else ""
+            reason = f"{name}: the container ended with exit status {status}{how}"
             self._begin_stop({"state": "failed", "status": status, "reason": reason})
 
     def _begin_stop(self, stop: Json) -> None:
@@ -525,7 +543,9 @@ class Supervisor:
         self._log.note("stopping: {}".format(stop["reason"]))
         if self._peers is not None:
             self._peers.send({"stop": stop})
-        self._container.stop()
+        # Where a part has failed, ranks wait for it in vain, and write no checkpoint.
+        grace_s = self._job["grace_s"]
+        self._container.stop(grace_s if stop["state"] == "stopped" else min(grace_s, FAILED_GRACE_S))
 
     def _outcome(self) -> Json | None:
         is_late = self._stop is not None and time.monotonic() > self._until
@@ -602,10 +622,20 @@ def main(folder: str) -> None:
         job = json.load(stream)
     status = {"began": time.time(), "pid": os.getpid()}
     write(folder + "/status.json", status)
+    reserve = folder + "/reserve"
+    with open(reserve, "wb") as file:
+        file.write(bytes(RESERVE))
+    supervisor = None
     try:
-        outcome = Supervisor(job, folder).run()
+        supervisor = Supervisor(job, folder)
+        outcome = supervisor.run()
     except OSError as error:
-        outcome = {"state": "failed", "status": 1, "reason": "{}: {}".format(job["node"], error)}
+        outcome = {"state": "failed", "status": 1, "reason": f"{job['node']}: {error}"}
+    if supervisor is not None and supervisor.log_error:
+        text = f"the log of {job['node']} has gaps: {supervisor.log_error}"
+        outcome["reason"] = "; ".join(part for part in (outcome["reason"], text) if part)
+    with contextlib.suppress(OSError):
+        os.unlink(reserve)
     write(folder + "/status.json", {**status, "ended": time.time(), **outcome})
 
 

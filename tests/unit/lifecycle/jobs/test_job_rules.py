@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 from collections.abc import Callable
@@ -117,3 +118,39 @@ def test_the_first_node_that_knows_the_outcome_tells_it() -> None:
 def test_an_id_is_no_path_and_no_option(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     on_node.main({"do": "stop", "id": text, "reason": ""})
     assert "is not the id of a job" in capsys.readouterr().out
+
+
+def test_lines_come_whole_however_they_arrive() -> None:
+    lines = follow.Lines()
+    assert lines.add(b"a\nb") == ["a"] and lines.add(b"c\r\nd") == ["bc"] and lines.unfinished == b"d"
+    assert lines.add(b"x" * 150_000)[0] == "d" + "x" * (follow.LINE - 1)
+    assert len(lines.unfinished) < follow.LINE
+
+
+def test_of_a_progress_bar_a_state_is_shown_now_and_then() -> None:
+    now = [0.0]
+    lines = follow.Lines(lambda: now[0])
+    assert lines.add(b" 1 %\r 2 %") == [" 1 %"]
+    assert lines.add(b"\r 3 %\r 4 %") == []
+    now[0] += follow.PROGRESS_S
+    assert lines.add(b"\r 5 %\r 6 %") == [" 5 %"]
+    assert lines.add(b"\r100 %\nended\n") == ["100 %", "ended"]
+
+
+def test_a_job_that_did_not_start_leaves_nothing_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_node, "ROOT", str(tmp_path))
+    monkeypatch.setattr(on_node, "active", lambda: {"job-30"})
+    for number in range(31):
+        folder = tmp_path / f"job-{number}"
+        (folder / "work").mkdir(parents=True)
+        document = {"name": "job", "owner": "ann", "command": [], "nodes": [], "began": float(number)}
+        (folder / "job.json").write_text(json.dumps(document))
+    (tmp_path / "refused" / "work").mkdir(parents=True)
+    (tmp_path / "current" / "work").mkdir(parents=True)
+    on_node.remove_old("current")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"current", *(f"job-{number}" for number in range(11, 31))}
+    assert (tmp_path / "current" / "work").is_dir() and (tmp_path / "job-30" / "work").is_dir()
+    assert not (tmp_path / "job-29" / "work").exists()

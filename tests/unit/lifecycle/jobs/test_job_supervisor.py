@@ -41,7 +41,10 @@ run)
   exit $status
   ;;
 inspect) cat $state/pid 2>/dev/null ;;
-stop) echo "$*" >>$state/stops; kill -TERM $(cat $state/pid); sleep 0.2 ;;
+stop)
+  echo "$*" >>$state/stops; kill -TERM $(cat $state/pid); sleep 0.2
+  [ "$3" -gt 5 ] || { sleep 0.5; kill -KILL $(cat $state/pid); }
+  ;;
 kill) kill -KILL $(cat $state/pid) ;;
 esac
 """
@@ -256,3 +259,34 @@ def test_what_torchrun_keeps_of_the_output_does_not_fill_the_disk(
         rank.write(b"more")
         assert file.stat().st_blocks * 512 < 10_000
         assert file.read_bytes().endswith(b"more")
+
+
+def test_torchrun_that_waits_for_other_nodes_is_ended_soon(nodes: Nodes) -> None:
+    """Its ranks have ended, and it ignores SIGTERM in its exit barrier; so does this shell."""
+    waits = "trap '' TERM; echo waits; while :; do sleep 0.1; done"
+    torchrun = nodes.root / "torchrun"
+    torchrun.write_text(f"#!/bin/sh\n[ $GPUPROV_NODE_RANK = 0 ] || exit 7\n{waits}\n")
+    torchrun.chmod(0o755)
+    nodes.names, nodes.command = ("train-0", "train-1"), [str(torchrun), "--standalone", "train.py"]
+    nodes.overrides = {"grace_s": 100}
+    nodes.start()
+    for name in nodes.names:
+        assert nodes.outcome(name)["status"] == 7
+    stops = (nodes.folder("train-0") / "stops").read_text()
+    assert all(int(line.split()[2]) <= supervisor.LINGER_S for line in stops.splitlines()), stops
+
+
+def test_a_full_disk_costs_the_log_and_not_the_outcome(nodes: Nodes) -> None:
+    """A small tmpfs is the node's disk."""
+    nodes.names, nodes.command = ("train-0",), ["sh", "-c", "head -c 3000000 /dev/zero; exit 5"]
+    folder = nodes.folder("train-0")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], check=True, timeout=60)
+    try:
+        nodes.start()
+        outcome = nodes.outcome("train-0")
+        assert (outcome["state"], outcome["status"]) == ("failed", 5)
+        assert "the log of train-0 has gaps: No space left on device" in outcome["reason"]
+    finally:
+        nodes.end()
+        subprocess.run(["umount", str(folder)], check=True, timeout=60)
