@@ -167,7 +167,6 @@ def _follow(
         grace_s=STOP_GRACE_S,
         stopping=lambda: events("configure", "warning", "stopping Ansible", data={"here": AGAIN}),
     )
-        print("".join(ended.complaints), ended.status)
     if ended.status and not any(progress.outcomes[name].failed for name in names):
         complaints = "".join(ended.complaints).strip()
         complaints = complaints or "".join(
