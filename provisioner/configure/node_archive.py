@@ -53,6 +53,8 @@ PYTHON_MIN = (3, 11)
 """Python that ansible-core 2.19 needs where it runs (its `requires-python`; a test compares)."""
 PYTHON_MODULES = ("_ctypes", "lzma", "zlib", "pty", "termios", "fcntl", "multiprocessing.synchronize")
 """Compiled parts of Python's standard library that a distribution may package apart."""
+PRESET = 6
+"""Of xz(1)."""
 KEPT_BUILDS = 4
 """Archives that stay in the cache."""
 NOT_PACKED = {".pyc", ".pyd", ".so"}
@@ -130,7 +132,7 @@ def pack(files: dict[str, bytes]) -> tuple[bytes, str]:
             member = tarfile.TarInfo(path)
             member.size, member.mode = len(content), 0o755 if path.startswith("bin/") else 0o644
             target.addfile(member, io.BytesIO(content))
-    return lzma.compress(stream.getvalue(), preset=6), hashlib.sha256(manifest).hexdigest()
+    return lzma.compress(stream.getvalue(), preset=PRESET), hashlib.sha256(manifest).hexdigest()
 
 
 def _own_files() -> Iterator[tuple[str, bytes]]:

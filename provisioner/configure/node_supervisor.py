@@ -25,7 +25,6 @@ import threading
 import time
 from typing import Any, BinaryIO, TextIO
 
-LOCK, FOLDER = "/run/gpuprov-configure.lock", "/run/gpuprov-configure"
 LOCK_S = 60
 """For the worker of an earlier run to end."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -61,9 +60,9 @@ def unable(request: dict[str, Any]) -> str:
     return ""
 
 
-def locked() -> TextIO:
+def locked(path: str) -> TextIO:
     """The open file of the lock. Raises FailedError where another run keeps it."""
-    handle = open(LOCK, "a")  # noqa: SIM115 - held to the end
+    handle = open(path, "a")  # noqa: SIM115 - held to the end
     until = time.monotonic() + LOCK_S
     while True:
         try:
@@ -209,8 +208,9 @@ def supervise(request: dict[str, Any], stream: bytes, root: str, stdin: BinaryIO
 
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    os.mkdir(FOLDER, 0o700)
+    folder = request["private"]
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder, 0o700)
     over, last, ended = threading.Event(), [time.monotonic()], list[str]()
 
     def listen() -> None:
@@ -221,10 +221,10 @@ def supervise(request: dict[str, Any], stream: bytes, root: str, stdin: BinaryIO
 
     environment = {
         "PATH": os.path.join(root, "bin") + ":" + PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "USER": "root",
-        "ANSIBLE_LOCAL_TEMP": os.path.join(FOLDER, "tmp"),
+        "ANSIBLE_LOCAL_TEMP": os.path.join(folder, "tmp"),
     }  # fmt: skip
     worker = subprocess.Popen(
-        [sys.executable, "-I", os.path.join(root, "node_worker.py"), FOLDER, request["events"]],
+        [sys.executable, "-I", os.path.join(root, "node_worker.py"), folder, request["events"]],
         stdin=subprocess.PIPE, env=environment, cwd="/",
         preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - one system call
     )  # fmt: skip
@@ -248,7 +248,7 @@ def supervise(request: dict[str, Any], stream: bytes, root: str, stdin: BinaryIO
             break
     status = worker.poll()
     end_all(root)
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     if status is None:
         return ended[0] if ended else "it did not end"
     return "" if status >= 0 else f"ansible-runner's worker was killed by signal {-status}"
@@ -261,7 +261,7 @@ def run(request: dict[str, Any], stdin: BinaryIO) -> None:
         return
     if os.geteuid():
         raise FailedError("this account is not root, and sudo has not made it root")
-    lock = locked()
+    lock = locked(request["private"] + ".lock")
     root = os.path.join(request["folder"], request["manifest"][:32])
     wrong = problem(root, request["manifest"])
     if wrong:

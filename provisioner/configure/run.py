@@ -34,6 +34,8 @@ KEPT_EVENTS = 200
 they have the failures, and Ansible's output."""
 OTHER: dict[Half, str] = {"install": "configure", "configure": "install"}
 """Half of the roles → the tag of the other one."""
+WORKER_STATUSES = (0, 2, 4)
+"""How a child ends that has not crashed (configure/worker.py)."""
 STOP_GRACE_S = 20.0
 """How long an interrupted Ansible may take to end its connections."""
 
@@ -100,15 +102,21 @@ def _run_on_nodes(
         "kwargs": {"envvars": SETTINGS, **_part(run)},
     }
     unable: dict[str, str] = {}
+    done: set[str] = set()
 
     def read(line: str) -> None:
         record = json.loads(line)
         if record["event"] == "unable":
             unable[record["host"]] = record["message"]
+        elif record["event"] == "done":
+            done.add(record["host"])
         else:
             progress.read(record)
 
-    _follow("provisioner.configure.streams", request, read, folder, progress, {*progress.outcomes} - {*unable})
+    _follow("provisioner.configure.streams", request, read, folder, progress, {node.name for node in nodes})
+    for name in [node.name for node in nodes if node.name not in done | unable.keys()]:
+        if not progress.outcomes[name].failed:
+            progress.read({"event": "failed", "host": name, "task": "Run Ansible on the node", "message": "no result"})
     return unable
 
 
@@ -167,7 +175,8 @@ def _follow(
         grace_s=STOP_GRACE_S,
         stopping=lambda: events("configure", "warning", "stopping Ansible", data={"here": AGAIN}),
     )
-    if ended.status and not any(progress.outcomes[name].failed for name in names):
+    crashed = ended.status not in WORKER_STATUSES
+    if crashed or (ended.status and not any(progress.outcomes[name].failed for name in names)):
         complaints = "".join(ended.complaints).strip()
         complaints = complaints or "".join(
             path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")

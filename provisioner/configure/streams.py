@@ -1,5 +1,6 @@
 """The process that follows nodes which run the roles themselves: request as JSON on stdin, the lines of
-configure/worker.py on stdout, and two more events: "remote" (the node runs them) and "unable" (it cannot, and why).
+configure/worker.py on stdout, and more events: "unable" (a node cannot, and why), "note" (a warning), "done" (a node
+is through, and nothing failed).
 
 Each node is one ssh: ansible-runner's stream of `transmit` goes there, the events of its `worker` come back
 (configure/node_supervisor.py). No process of Ansible's runs here. What a node sends is bounded, and names no file.
@@ -36,7 +37,7 @@ FOLDER = "/var/lib/gpuprov/worker"
 PRIVATE = "/run/gpuprov-configure"
 """Of one run on a node: ansible-runner's private_data_dir there."""
 COMMAND = "import sys; stdin = sys.stdin.buffer; exec(stdin.read(int(stdin.readline())))"
-START = f"python3 -I -c {shlex.quote(COMMAND)}"
+START = f"/usr/bin/python3 -I -c {shlex.quote(COMMAND)}"
 AS_ROOT = f'if [ "$(id -u)" = 0 ]; then exec {START}; else exec sudo -n {START}; fi'
 ANSWER_S, UPLOAD_S = 90.0, 900.0
 """Until a node answers, the end of an earlier run included; until it has the archive."""
@@ -106,6 +107,7 @@ class Streams:
     def request_line(self) -> bytes:
         request = {
             "python": node_archive.PYTHON_MIN, "modules": node_archive.PYTHON_MODULES, "folder": FOLDER,
+            "private": PRIVATE,
             "digest": self.archive.digest, "manifest": self.archive.manifest,
             "events": "whole" if self.keep_events else "reduced", "deadline_s": DEADLINE_S, "silence_s": SILENCE_S,
         }  # fmt: skip
@@ -133,7 +135,9 @@ class Streams:
         for attempt in range(1, TRIES + 1):
             try:
                 await self._talk(stream, starts)
-                if stream.status != "successful" and not stream.failures and not stream.unable:
+                if stream.status == "successful" and not stream.failures:
+                    self._print({"event": "done", "host": stream.name})
+                elif not stream.failures and not stream.unable:
                     raise BrokenError(f"Ansible did not run: {stream.cause()}")
             except (BrokenError, OSError, TimeoutError) as error:
                 reason = str(error) or f"no answer within {ANSWER_S:.0f} s"
@@ -192,7 +196,6 @@ class Streams:
                 return
             if "ready" not in answer:
                 raise BrokenError("an answer that is none")
-            self._print({"event": "remote", "host": stream.name, "message": str(answer["ready"])[:40]})
             child.stdin.write(_sized(self._transmitted(stream.name)))
         signs = asyncio.create_task(_give_signs(child.stdin))
         try:

@@ -49,7 +49,7 @@ class Worker:
     def run(self, *tags: str) -> dict[str, Outcome]:
         events = Events(self.events.append)
         inventory = self.paths.root / "inventory.yml"
-        return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)))
+        return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)), push=True)
 
 
 def split_limit(argument: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_ten_thousand_nodes_fit_into_the_arguments_of_ansible(tmp_path: Path, mo
     names = [f"training-{number}" for number in range(10_000)]
     assert sum(len(name) + 1 for name in names) > 128 << 10
     nodes = [Node(name, "training", "here", "p4d.24xlarge", name, "", "203.0.113.7", "10.0.0.7") for name in names]
-    run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events())
+    run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events(), push=True)
     assert worker.limit() == names
     assert not worker.request["keep_events"], "a file for each of them would be a million"
     assert max(len(str(value)) for value in worker.request.values()) < 4 << 10
