@@ -1,0 +1,119 @@
+"""What one more node costs: by nodes that run the roles themselves, and by push; and both from far away."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from dataclasses import dataclass
+
+from bench.fleet import Fleet
+from bench.measure import Failed, run
+from bench.promises import Promise
+from bench.verifying import AWAY_MS, far
+
+FEW, MANY = 1, 16
+MARGINAL_S, MARGINAL, TOTAL, FAR = 0.5, 0.25, 1.0, 1.2
+PUSH = "\nconfigure: { push: true }\n"
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A first `up`: seconds, and processor seconds of this machine and of its nodes together."""
+
+    seconds: float
+    control_s: float
+    nodes_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.control_s + self.nodes_s
+
+
+def measure(many: int = MANY) -> list[Promise]:
+    """A fleet of one node and one of `many`, made in both ways."""
+    few = {way: _first(FEW, way)[0] for way in ("node", "push")}
+    firsts, near_far = {}, {}
+    for way in ("node", "push"):
+        firsts[way], near_far[way] = _first(many, way, is_far=True)
+    marginal = {way: (firsts[way].control_s - few[way].control_s) / (many - FEW) for way in firsts}
+    numbers = {
+        "few": {way: _numbers(one) for way, one in few.items()},
+        "many": {way: _numbers(one) for way, one in firsts.items()},
+        "configure_s_near_far": near_far,
+    }
+    node, push = firsts["node"], firsts["push"]
+    near, away = near_far["node"]
+    near_push, away_push = near_far["push"]
+    return [
+        Promise(
+            "processor time of this machine for one more node, first `up`", f"at most {MARGINAL_S:g} s",
+            f"{marginal['node']:.2f} s ({few['node'].control_s:.1f} s for {FEW}, {node.control_s:.1f} s for {many})",
+            marginal["node"], MARGINAL_S, unit="s", numbers=numbers,
+        ),
+        Promise(
+            "the same against push", f"at most {MARGINAL:g} ×", f"{marginal['node']:.2f} s against "
+            f"{marginal['push']:.2f} s", marginal["node"] / marginal["push"], MARGINAL, numbers=numbers,
+        ),
+        Promise(
+            f"processor time of all machines, first `up` of {many}, against push", f"at most {TOTAL:.1f} ×",
+            f"{node.total_s:.0f} s against {push.total_s:.0f} s ({node.seconds:.0f} s and {push.seconds:.0f} s long)",
+            node.total_s / push.total_s, TOTAL, numbers=numbers,
+        ),
+        Promise(
+            f"roles of {many} nodes with nothing to do, {AWAY_MS} ms away", f"at most {FAR:g} × as long as near",
+            f"{away:.1f} s against {near:.1f} s; push {away_push:.1f} s against {near_push:.1f} s", away / near, FAR,
+            numbers=numbers,
+        ),
+    ]  # fmt: skip
+
+
+def _first(count: int, way: str, *, is_far: bool = False) -> tuple[First, tuple[float, float]]:
+    """A first `up`; with `is_far` also the seconds that all roles take on these nodes, near and far."""
+    with Fleet.of_example("aws-p4d", count) as fleet:
+        if way == "push":
+            fleet.file.write_text(fleet.file.read_text() + PUSH)
+        fleet.warm_cache()
+        before = _children_s()
+        seconds = run(fleet.up).seconds
+        first = First(seconds, _children_s() - before, _nodes_s(fleet.name))
+        near_far = (0.0, 0.0)
+        if is_far:
+            near = _roles_s(fleet, way)
+            with far(fleet):
+                near_far = (near, _roles_s(fleet, way))
+    return first, near_far
+
+
+def _roles_s(fleet: Fleet, way: str) -> float:
+    """Seconds of all roles on all nodes of the fleet."""
+    return run([sys.executable, "-m", "bench.roles_once", str(fleet.file), way]).seconds
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _nodes_s(cluster: str) -> float:
+    """Processor seconds of a cluster's nodes since they were made, by podman; its mirror is none."""
+    listed = run(["podman", "ps", "--filter", f"label=gpuprov.cluster={cluster}", "--format", "{{.Names}}"]).stdout
+    nodes = [name for name in listed.split() if ".mirror." not in name]
+    rows = json.loads(run(["podman", "stats", "--no-stream", "--format", "json", *nodes]).stdout)
+    if len(rows) != len(nodes):
+        raise Failed(f"podman tells of {len(rows)} nodes, not of {len(nodes)}")
+    return sum(duration(row["cpu_time"]) for row in rows)
+
+
+def duration(text: str) -> float:
+    """Go's "1m2.5s" in seconds."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
+    parts = re.findall(r"([0-9.]+)(h|ms|m|s|µs|us|ns)", text)
+    if "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(text)
+    return sum(float(number) * units[unit] for number, unit in parts)
+
+
+def _numbers(one: First) -> dict[str, float]:
+    return {"seconds": one.seconds, "control_s": one.control_s, "nodes_s": one.nodes_s}
