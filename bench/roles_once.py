@@ -13,11 +13,11 @@ from provisioner.rundir import fleet
 from provisioner.spec import load
 
 
-def main(file: Path, way: str) -> None:
+def main(file: Path, method: str) -> None:
     paths = ClusterPaths(file, load(file).name, sandbox=True)
     nodes = fleet.load(paths)
     with tempfile.TemporaryDirectory(dir=paths.runs) as folder:
-        push = way == "push"
+        push = method == "push"
         outcomes = run.configure(paths, nodes, paths.inventory, Path(folder), Events(), push=push)
         run.refuse_failures(outcomes, Path(folder))
 

@@ -33,18 +33,18 @@ class First:
 
 def measure(many: int = MANY) -> list[Promise]:
     """A fleet of one node and one of `many`, made in both ways."""
-    few = {way: _first(FEW, way)[0] for way in ("node", "push")}
+    few = {method: _first(FEW, method)[0] for method in ("node", "push")}
     firsts, near_far = {}, {}
-    for way in ("node", "push"):
-        firsts[way], near_far[way] = _first(many, way, is_far=True)
-    marginal = {way: (firsts[way].control_s - few[way].control_s) / (many - FEW) for way in firsts}
+    for method in ("node", "push"):
+        firsts[method], near_far[method] = _first(many, method, is_far=True)
+    marginal = {method: (firsts[method].control_s - few[method].control_s) / (many - FEW) for method in firsts}
     numbers = {
-        "few": {way: _numbers(one) for way, one in few.items()},
-        "many": {way: _numbers(one) for way, one in firsts.items()},
+        "few": {method: _numbers(first) for method, first in few.items()},
+        "many": {method: _numbers(first) for method, first in firsts.items()},
         "configure_s_near_far": near_far,
     }
     node, push = firsts["node"], firsts["push"]
-    near, away = near_far["node"]
+    near_s, away = near_far["node"]
     near_push, away_push = near_far["push"]
     return [
         Promise(
@@ -63,32 +63,32 @@ def measure(many: int = MANY) -> list[Promise]:
         ),
         Promise(
             f"roles of {many} nodes with nothing to do, {AWAY_MS} ms away", f"at most {FAR:g} × as long as near",
-            f"{away:.1f} s against {near:.1f} s; push {away_push:.1f} s against {near_push:.1f} s", away / near, FAR,
-            numbers=numbers,
+            f"{away:.1f} s against {near_s:.1f} s; push {away_push:.1f} s against {near_push:.1f} s",
+            away / near_s, FAR, numbers=numbers,
         ),
     ]  # fmt: skip
 
 
-def _first(count: int, way: str, *, is_far: bool = False) -> tuple[First, tuple[float, float]]:
+def _first(count: int, method: str, *, is_far: bool = False) -> tuple[First, tuple[float, float]]:
     """A first `up`; with `is_far` also the seconds that all roles take on these nodes, near and far."""
     with Fleet.of_example("aws-p4d", count) as fleet:
-        if way == "push":
+        if method == "push":
             fleet.file.write_text(fleet.file.read_text() + PUSH)
         fleet.warm_cache()
-        before = _children_s()
+        previous_s = _children_s()
         seconds = run(fleet.up).seconds
-        first = First(seconds, _children_s() - before, _nodes_s(fleet.name))
+        first = First(seconds, _children_s() - previous_s, _nodes_s(fleet.name))
         near_far = (0.0, 0.0)
         if is_far:
-            near = _roles_s(fleet, way)
+            near_s = _roles_s(fleet, method)
             with far(fleet):
-                near_far = (near, _roles_s(fleet, way))
+                near_far = (near_s, _roles_s(fleet, method))
     return first, near_far
 
 
-def _roles_s(fleet: Fleet, way: str) -> float:
+def _roles_s(fleet: Fleet, method: str) -> float:
     """Seconds of all roles on all nodes of the fleet."""
-    return run([sys.executable, "-m", "bench.roles_once", str(fleet.file), way]).seconds
+    return run([sys.executable, "-m", "bench.roles_once", str(fleet.file), method]).seconds
 
 
 def _children_s() -> float:
@@ -115,5 +115,5 @@ def duration(text: str) -> float:
     return sum(float(number) * units[unit] for number, unit in parts)
 
 
-def _numbers(one: First) -> dict[str, float]:
-    return {"seconds": one.seconds, "control_s": one.control_s, "nodes_s": one.nodes_s}
+def _numbers(first: First) -> dict[str, float]:
+    return {"seconds": first.seconds, "control_s": first.control_s, "nodes_s": first.nodes_s}

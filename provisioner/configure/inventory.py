@@ -106,26 +106,26 @@ def of_one_node(document: Mapping[str, Any], name: str, folder: str) -> tuple[di
     that share memory over NVLink with it the node knows the addresses."""
     children = document["all"]["children"]
     group = next(group for group, child in children.items() if name in child["hosts"])
-    own, variables = children[group]["vars"], dict(document["all"]["vars"])
+    own_vars, variables = children[group]["vars"], dict(document["all"]["vars"])
     hosts = {name: children[group]["hosts"][name]}
-    if own.get("gpuprov_imex"):
+    if own_vars.get("gpuprov_imex"):
         neighbours = children[group]["hosts"].items()
         hosts |= {other: {ADDRESS: of[ADDRESS]} for other, of in neighbours if other != name}
     for variable, key in PARTS.items():
         if variable in variables:
-            part = group if key == "gpuprov_group" else plain(own[key])
+            part = group if key == "gpuprov_group" else plain(own_vars[key])
             variables[variable] = {at: value for at, value in variables[variable].items() if at == part}
-    if own.get("gpuprov_slurm_part") != {_UNTRUSTED: "controller"} and "gpuprov_slurm" in variables:
-        is_node = own.get("gpuprov_slurm_part") == {_UNTRUSTED: "node"}
+    if own_vars.get("gpuprov_slurm_part") != {_UNTRUSTED: "controller"} and "gpuprov_slurm" in variables:
+        is_node = own_vars.get("gpuprov_slurm_part") == {_UNTRUSTED: "node"}
         variables["gpuprov_slurm"] = {k: variables["gpuprov_slurm"][k] for k in OF_SLURM_NODES} if is_node else {}
     files: dict[str, Path] = {}
     if group in variables.get("gpuprov_prometheus", {}):
-        here = dict(variables["gpuprov_prometheus"][group])
-        for key in [key for key in prometheus.PATHS if here[key] is not None]:
-            files[key] = Path(plain(here[key]))
-            here[key] = _untrusted(f"{folder}/{key}")
-        variables["gpuprov_prometheus"] = {group: here}
-    return {"all": {"children": {group: {"hosts": hosts, "vars": own}}, "vars": variables}}, files
+        head = dict(variables["gpuprov_prometheus"][group])
+        for key in [key for key in prometheus.PATHS if head[key] is not None]:
+            files[key] = Path(plain(head[key]))
+            head[key] = _untrusted(f"{folder}/{key}")
+        variables["gpuprov_prometheus"] = {group: head}
+    return {"all": {"children": {group: {"hosts": hosts, "vars": own_vars}}, "vars": variables}}, files
 
 
 ADDRESS = "gpuprov_private_address"

@@ -36,8 +36,8 @@ PACKAGES = {
 METADATA = ("jinja2",)
 """Distributions whose version ansible-core reads from their metadata."""
 LEFT_OUT = (
-    "ansible/galaxy/", "ansible/cli/doc.py", "ansible/cli/galaxy.py", "ansible/cli/vault.py", "ansible/cli/console.py",
-    "ansible/cli/pull.py", "ansible/module_utils/csharp/", "ansible/module_utils/powershell/",
+    "ansible/galaxy/", "ansible/cli/doc", "ansible/cli/galaxy", "ansible/cli/vault", "ansible/cli/console",
+    "ansible/cli/pull", "ansible/module_utils/csharp/", "ansible/module_utils/powershell/",
 )  # fmt: skip
 """Parts of the packages that no role uses."""
 MODULES = (
@@ -152,15 +152,15 @@ def _role_files() -> Iterator[tuple[str, bytes]]:
 
 def _package_files(distribution: str, package: str) -> Iterator[tuple[str, bytes]]:
     """Files of an installed package that a node needs, and its metadata where somebody reads that."""
-    found = metadata.distribution(distribution)
-    root = Path(str(found.locate_file("")))
+    installed = metadata.distribution(distribution)
+    root = Path(str(installed.locate_file("")))
     for file in sorted((root / package).rglob("*")):
         path = file.relative_to(root).as_posix()
         if file.is_file() and file.suffix not in NOT_PACKED and "__pycache__" not in path and _is_needed(path):
             yield path, file.read_bytes()
     if distribution in METADATA:
-        text = found.read_text("METADATA") or ""
-        yield f"{package}-{found.version}.dist-info/METADATA", text.partition("\n\n")[0].encode() + b"\n"
+        text = installed.read_text("METADATA") or ""
+        yield f"{package}-{installed.version}.dist-info/METADATA", text.partition("\n\n")[0].encode() + b"\n"
 
 
 def _is_needed(path: str) -> bool:

@@ -89,7 +89,7 @@ def problem(root: str, manifest: str) -> str:
     if hashlib.sha256(text).hexdigest() != manifest:
         return "its MANIFEST is another one"
     expected = {line[66:]: line[:64] for line in text.decode().splitlines()}
-    seen = {MANIFEST}
+    visited = {MANIFEST}
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name != OWN]
         for name in files + [name for name in folders if os.path.islink(os.path.join(folder, name))]:
@@ -101,8 +101,8 @@ def problem(root: str, manifest: str) -> str:
             with open(os.path.join(root, path), "rb") as stream:
                 if hashlib.sha256(stream.read()).hexdigest() != expected[path]:
                     return f"{path} was changed"
-            seen.add(path)
-    missing = sorted(set(expected) - seen)
+            visited.add(path)
+    missing = sorted(set(expected) - visited)
     return f"{missing[0]} is missing" if missing else ""
 
 
@@ -151,7 +151,7 @@ def sized(stdin: BinaryIO) -> bytes:
 
 def processes() -> dict[int, tuple[int, bytes, bytes]]:
     """pid -> (parent, command line, name) of all processes."""
-    found = {}
+    table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -159,9 +159,9 @@ def processes() -> dict[int, tuple[int, bytes, bytes]]:
                     text = stream.read()
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     command = stream.read()
-                name, rest = text.partition(b"(")[2].rpartition(b")")[::2]
-                found[int(entry)] = (int(rest.split()[1]), command, name)
-    return found
+                name, fields = text.partition(b"(")[2].rpartition(b")")[::2]
+                table[int(entry)] = (int(fields.split()[1]), command, name)
+    return table
 
 
 def end_all(root: str) -> None:
@@ -170,26 +170,26 @@ def end_all(root: str) -> None:
     until = time.monotonic() + END_S
     while time.monotonic() < until:
         table = processes()
-        mine, queue = set[int](), [os.getpid()]
+        descendants, queue = set[int](), [os.getpid()]
         while queue:
             parent = queue.pop()
-            children = [pid for pid, (above, _, _) in table.items() if above == parent and pid not in mine]
-            mine.update(children)
+            children = [pid for pid, (above, _, _) in table.items() if above == parent and pid not in descendants]
+            descendants.update(children)
             queue += children
         spared = set[int]()
-        for pid in mine:
+        for pid in descendants:
             if table[pid][2] in PACKAGE_TOOLS:
                 above = pid
-                while above in mine and root.encode() not in table[above][1]:
+                while above in descendants and root.encode() not in table[above][1]:
                     spared.add(above)
                     above = table[above][0]
-        for pid in mine:  # what a package tool has started
+        for pid in descendants:  # what a package tool has started
             above = pid
-            while above in mine and table[above][2] not in PACKAGE_TOOLS:
+            while above in descendants and table[above][2] not in PACKAGE_TOOLS:
                 above = table[above][0]
-            if above in mine:
+            if above in descendants:
                 spared.add(pid)
-        victims = mine - spared
+        victims = descendants - spared
         for pid in victims:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -269,10 +269,10 @@ def run(request: dict[str, Any], stdin: BinaryIO) -> None:
         answer(need=True, **({"refused": "the archive that was kept is refused: " + wrong} if changed else {}))
         unpack(sized(stdin), request, root)
     answer(ready=".".join(map(str, sys.version_info[:3])))
-    why = supervise(request, sized(stdin), root, stdin)
+    reason = supervise(request, sized(stdin), root, stdin)
     lock.close()
-    if why:
-        raise FailedError(why)
+    if reason:
+        raise FailedError(reason)
 
 
 def main() -> None:

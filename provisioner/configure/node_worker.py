@@ -22,8 +22,8 @@ def reduced(event: dict[str, Any]) -> dict[str, Any]:
         return event
     result = data.get("res")
     if isinstance(result, dict):
-        kept = {key: result[key] for key in READ if key in result and key != "results"}
-        data = {**data, "res": kept}
+        retained = {key: result[key] for key in READ if key in result and key != "results"}
+        data = {**data, "res": retained}
     keys = ("play", "task", "task_action", "role", "host", "res", "ignore_errors", "start", "end", "duration")
     return {**event, "event_data": {key: data[key] for key in keys if key in data}}
 

@@ -29,8 +29,8 @@ def main() -> int:
     root, builtin = paths.data("ansible"), Path(ansible.modules.__path__[0])
     init_plugin_loader([])
     module_utils_loader.add_directory(str(root / "plugins" / "module_utils"))
-    own = sorted([*(root / "plugins" / "modules").glob("*.py"), *(root / "roles").glob("*/library/*.py")])
-    files = {f"ansible.legacy.{file.stem}": file for file in own}
+    module_files = sorted([*(root / "plugins" / "modules").glob("*.py"), *(root / "roles").glob("*/library/*.py")])
+    files = {f"ansible.legacy.{file.stem}": file for file in module_files}
     files |= {f"ansible.modules.{name}": builtin / f"{name}.py" for name in OF_ANSIBLE}
     json.dump({f"{name}-{KIND}": _packed(name, file).hex() for name, file in files.items()}, sys.stdout)
     return 0

@@ -84,9 +84,11 @@ def _tell_choice(nodes: Sequence[Node], unable: Mapping[str, str], events: Event
     """Report for each group who runs Ansible, and why. `unable`: node → why it is pushed."""
     counts = Counter((node.group, unable.get(node.name, "")) for node in nodes)
     for (group, reason), count in counts.items():
-        way = f"push to {counted(count, 'node')}: {reason}" if reason else f"Ansible runs on {counted(count, 'node')}"
-        data = {"group": group, "nodes": count, "way": "push" if reason else "node", "reason": reason}
-        events("configure", "log", f"{group}: {way}", data=data)
+        method = (
+            f"push to {counted(count, 'node')}: {reason}" if reason else f"Ansible runs on {counted(count, 'node')}"
+        )
+        data = {"group": group, "nodes": count, "method": "push" if reason else "node", "reason": reason}
+        events("configure", "log", f"{group}: {method}", data=data)
 
 
 def _run_on_nodes(

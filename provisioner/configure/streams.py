@@ -119,14 +119,14 @@ class Streams:
         slots = asyncio.Semaphore(streams_at_once(len(self.nodes)))
         starts = asyncio.Semaphore(STARTS_PER_CORE * (os.cpu_count() or 1))
 
-        async def one(name: str, argv: Sequence[str]) -> None:
+        async def follow_node(name: str, argv: Sequence[str]) -> None:
             async with slots:
                 await self.node(Stream(name, argv), starts)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for name, argv in self.nodes.items():
-                    group.create_task(one(name, argv))
+                    group.create_task(follow_node(name, argv))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -143,9 +143,9 @@ class Streams:
                 reason = str(error) or f"no answer within {ANSWER_S:.0f} s"
                 is_ssh = isinstance(error, BrokenError) and error.is_ssh
                 if is_ssh and stream.task and attempt < TRIES:
-                    self._tell(stream, "retry", reason)
+                    self._report(stream, "retry", reason)
                     continue
-                self._tell(stream, "unreachable" if is_ssh else "failed", reason)
+                self._report(stream, "unreachable" if is_ssh else "failed", reason)
             return
 
     async def _talk(self, stream: Stream, starts: asyncio.Semaphore) -> None:
@@ -188,14 +188,14 @@ class Streams:
             answer = await self._answer(stream, child, ANSWER_S)
             if "need" in answer:
                 if text := str(answer.get("refused", "")):
-                    self._tell(stream, "note", text)
+                    self._report(stream, "note", text)
                 child.stdin.write(_sized(self.archive.content()))
                 answer = await self._answer(stream, child, UPLOAD_S)
             if "unable" in answer:
                 self._give_up(stream, str(answer["unable"]))
                 return
             if "ready" not in answer:
-                raise BrokenError("an answer that is none")
+                raise BrokenError("the answer of the supervisor is malformed")
             child.stdin.write(_sized(self._transmitted(stream.name)))
         signs = asyncio.create_task(_give_signs(child.stdin))
         try:
@@ -218,7 +218,7 @@ class Streams:
         except TimeoutError:
             raise BrokenError(f"no answer within {deadline_s:.0f} s") from None
         except (ValueError, RecursionError):
-            raise BrokenError("an answer that is no JSON") from None
+            raise BrokenError("the answer of the supervisor is malformed") from None
 
     async def _read(self, stream: Stream, child: asyncio.subprocess.Process) -> bytes:
         assert child.stdout is not None
@@ -283,7 +283,7 @@ class Streams:
         stream.unable = reason
         self._print({"event": "unable", "host": stream.name, "message": reason[:400]})
 
-    def _tell(self, stream: Stream, event: str, message: str) -> None:
+    def _report(self, stream: Stream, event: str, message: str) -> None:
         task = stream.task or "Run Ansible on the node"
         self.failed |= event in FAILURES
         self._print({"event": event, "host": stream.name, "task": task, "changed": False, "message": message})
@@ -367,7 +367,7 @@ def _answer_of(document: dict[str, Any]) -> dict[str, Any]:
     """What the supervisor says. Raises BrokenError where that is an error."""
     answer = printable(document["gpuprov"])
     if not isinstance(answer, dict):
-        raise BrokenError("an answer that is none")
+        raise BrokenError("the answer of the supervisor is malformed")
     if "error" in answer:
         raise BrokenError(str(answer["error"])[:800])
     return answer

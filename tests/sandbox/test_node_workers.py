@@ -71,7 +71,7 @@ def has_both(fleet: SandboxCluster) -> bool:
 
 def choices(fleet: SandboxCluster) -> list[str]:
     """Who ran Ansible in the last run, and why."""
-    return [event["message"] for event in events(fleet) if (event.get("data") or {}).get("way")]
+    return [event["message"] for event in events(fleet) if (event.get("data") or {}).get("method")]
 
 
 def events(fleet: SandboxCluster) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def test_the_next_up_goes_on_and_says_who_ran_ansible(fleet: SandboxCluster) -> 
     for node in NODES:
         assert len(inside(fleet, node, f"ls {WORKER}").split()) == 1, "it is kept for the next time, and no other one"
         assert inside(fleet, node, f"stat -c '%U %a' {WORKER}") == "root 700"
-    assert fleet.up().json()["changes"] == {"resources": 0, "configured": 0}
+    assert fleet.up().json["changes"] == {"resources": 0, "configured": 0}
 
 
 def test_a_worker_that_is_killed_is_named_and_the_other_node_is_proven(fleet: SandboxCluster) -> None:
@@ -124,7 +124,7 @@ def test_a_full_disk_is_named(fleet: SandboxCluster) -> None:
 
 def test_a_changed_archive_is_refused_and_replaced(fleet: SandboxCluster) -> None:
     forget(fleet)
-    inside(fleet, "train-1", f"echo 'raise SystemExit' >> {WORKER}/*/lib/ansible/constants.py")
+    inside(fleet, "train-1", f"sed -i '$ a raise SystemExit' {WORKER}/*/lib/ansible/constants.py")
     assert fleet.up().status == 0
     warnings = [str(event["message"]) for event in events(fleet) if event.get("node") == "train-1"]
     assert any("lib/ansible/constants.py was changed" in message for message in warnings), warnings
@@ -139,7 +139,7 @@ def test_a_push_does_the_same(fleet: SandboxCluster) -> None:
     assert (done.status, choices(fleet)) == (0, ["train: push to 2 nodes: cluster.yaml has configure.push"]), (
         done.stderr
     )
-    assert fleet.up().json()["changes"] == {"resources": 0, "configured": 0}
+    assert fleet.up().json["changes"] == {"resources": 0, "configured": 0}
 
 
 def test_a_node_that_dies_in_the_middle_is_named(fleet: SandboxCluster) -> None:

@@ -38,25 +38,28 @@ def test_no_compiled_part_and_no_link_is_in_it(files: dict[str, bytes]) -> None:
 
 
 def test_roles_mean_the_same_as_json(files: dict[str, bytes]) -> None:
-    root, seen = paths.data("ansible"), 0
+    root, count = paths.data("ansible"), 0
     for file in [*root.glob("roles/*/*/*.yml"), *root.glob("playbooks/*.yml")]:
         packed = files.get(f"ansible/{file.relative_to(root).as_posix()}")
         if packed is not None:
             assert yaml_text.load(packed) == yaml_text.load(file.read_text(encoding="utf-8")), file
-            seen += packed.startswith((b"{", b"["))
-    assert seen > 50
+            count += packed.startswith((b"{", b"["))
+    assert count > 50
 
 
 def test_each_module_that_a_role_names_is_in_it(files: dict[str, bytes]) -> None:
     text = b"".join(content for path, content in files.items() if path.startswith("ansible/")).decode()
-    named = set(re.findall(r'"ansible\.builtin\.([a-z_]+)":', text))
-    assert {"shell", "reboot"} <= named
-    assert {f"lib/ansible/modules/{name}.py" for name in named} <= files.keys()
+    module_names = set(re.findall(r'"ansible\.builtin\.([a-z_]+)":', text))
+    assert {"shell", "reboot"} <= module_names
+    assert {f"lib/ansible/modules/{name}.py" for name in module_names} <= files.keys()
 
 
 def test_the_modules_of_the_roles_are_packed(files: dict[str, bytes]) -> None:
-    own = [*paths.data("ansible").glob("plugins/modules/*.py"), *paths.data("ansible").glob("roles/*/library/*.py")]
-    assert {f"modules/ansible.legacy.{file.stem}-ZIP_DEFLATED-none" for file in own} <= files.keys()
+    module_files = [
+        *paths.data("ansible").glob("plugins/modules/*.py"),
+        *paths.data("ansible").glob("roles/*/library/*.py"),
+    ]
+    assert {f"modules/ansible.legacy.{file.stem}-ZIP_DEFLATED-none" for file in module_files} <= files.keys()
 
 
 def test_a_golden_image_keeps_it() -> None:

@@ -181,7 +181,7 @@ class Remote(Worker):
         return run.configure(self.paths, NODES, self.paths.inventory, self.run_dir, events, run_pass)
 
     def choices(self) -> list[str]:
-        return [event.message for event in self.events if event.data.get("way")]
+        return [event.message for event in self.events if event.data.get("method")]
 
 
 @pytest.fixture

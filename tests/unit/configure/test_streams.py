@@ -40,9 +40,9 @@ class Node:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.patch, self.capsys = folder, monkeypatch, capsys
-        self.kept, self.private, self.run_dir = folder / "kept", folder / "private", folder / "run"
+        self.archives, self.private, self.run_dir = folder / "kept", folder / "private", folder / "run"
         self.run_dir.mkdir()
-        monkeypatch.setattr(streams, "FOLDER", str(self.kept))
+        monkeypatch.setattr(streams, "FOLDER", str(self.archives))
         monkeypatch.setattr(streams, "PRIVATE", str(self.private))
         self.inventory = folder / "inventory.yml"
         variables = {"gpuprov_group": {"__ansible_unsafe": "train"}}
@@ -78,18 +78,18 @@ class Node:
         return [json.loads(line) for line in self.capsys.readouterr().out.splitlines()]
 
     def root(self) -> Path:
-        (root,) = self.kept.iterdir()
+        (root,) = self.archives.iterdir()
         return root
 
     def processes(self) -> list[str]:
         """Command lines of processes that run from the archive."""
-        found = []
+        matches = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 command = entry.read_bytes().replace(b"\0", b" ").decode()
-                if str(self.kept) in command:
-                    found.append(command)
-        return found
+                if str(self.archives) in command:
+                    matches.append(command)
+        return matches
 
 
 _FILES: dict[str, bytes] = {}
@@ -99,9 +99,9 @@ _FILES: dict[str, bytes] = {}
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Node]:
     """A node; nothing of it runs in the end."""
     monkeypatch.setattr(node_archive, "PRESET", 0)  # a tenth of the time
-    made = Node(tmp_path, monkeypatch, capsys)
-    yield made
-    wait_for(lambda: not made.processes())
+    local_node = Node(tmp_path, monkeypatch, capsys)
+    yield local_node
+    wait_for(lambda: not local_node.processes())
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -157,7 +157,7 @@ def test_an_archive_that_is_not_the_announced_one_is_refused(node: Node) -> None
     node.patch.setattr(NodeArchive, "content", lambda self: archive.file.read_bytes()[:-1] + b"x")
     lines = node.run()
     assert "refused" in of(lines, "failed")[0]["message"] and "sha256" in of(lines, "failed")[0]["message"]
-    assert not list(node.kept.glob("*"))
+    assert not list(node.archives.glob("*"))
 
 
 def test_a_kept_archive_that_was_changed_is_named_and_replaced(node: Node) -> None:
@@ -258,12 +258,12 @@ def connection(node: Node) -> int:
 
 
 def sleeping() -> list[str]:
-    found = []
+    matches = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if entry.read_bytes() == b"sleep\x001000\x00":
-                found.append(entry.parent.name)
-    return found
+                matches.append(entry.parent.name)
+    return matches
 
 
 def test_a_worker_that_is_killed_is_named(node: Node) -> None:
@@ -315,7 +315,7 @@ def test_a_package_tool_is_not_cut_off(node: Node) -> None:
     ("output", "reason"),
     [
         ("head -c 20000000 /dev/zero", "a line of more than 8 MiB"),
-        ("echo '{\"gpuprov\": [1]}'", "an answer that is none"),
+        ("echo '{\"gpuprov\": [1]}'", "the answer of the supervisor is malformed"),
         ('echo \'{"gpuprov": {"error": "no space left"}}\'', "no space left"),
         ("exit 3", "exit status 3"),
     ],
@@ -334,8 +334,10 @@ def test_a_node_names_no_other_node_and_no_file(node: Node) -> None:
     }  # fmt: skip
     lines = ['{"gpuprov": {"ready": "3"}}', json.dumps(event), json.dumps({"zipfile": 5}), json.dumps({"eof": True})]
     script = "; ".join(f"echo {shlex.quote(line)}" for line in lines)
-    told = node.run(here=["/bin/sh", "-c", script])
-    assert [(line["event"], line["host"], line["task"]) for line in told] == [("failed", "here", "Lie\\x1b[2J")]
+    lines_of_node = node.run(here=["/bin/sh", "-c", script])
+    assert [(line["event"], line["host"], line["task"]) for line in lines_of_node] == [
+        ("failed", "here", "Lie\\x1b[2J")
+    ]
     written = [str(file.relative_to(node.run_dir)) for file in node.run_dir.rglob("*") if file.is_file()]
     assert sorted(written) == ["artifacts/here/job_events/1.json", "artifacts/here/stdout"]
 
