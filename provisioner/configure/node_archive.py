@@ -45,6 +45,11 @@ MODULES = (
     "reboot", "script", "set_fact", "setup", "shell", "slurp", "stat", "systemd", "systemd_service", "tempfile",
 )  # fmt: skip
 """Modules of ansible-core that roles use, by themselves or through an action; a test compares them with the roles."""
+SETTINGS = {
+    "lib/ansible/config/base.yml": yaml.CSafeLoader,
+    "lib/ansible/config/ansible_builtin_runtime.yml": yaml.CBaseLoader,
+}
+"""Files that Ansible reads at each start → the loader that it takes. They become JSON (configure/node_playbook.py)."""
 HEALTH = "health.pyz"
 """The checks, for role health (verify/archive.py)."""
 MANIFEST = "MANIFEST"
@@ -117,6 +122,8 @@ def members() -> dict[str, bytes]:
     files = dict(_own_files())
     for distribution, package in PACKAGES.items():
         files |= {f"lib/{path}": content for path, content in _package_files(distribution, package)}
+    for path, loader in SETTINGS.items():
+        files[path] = json.dumps(yaml.load(files[path], loader), indent=1).encode() + b"\n"  # type: ignore[arg-type]  # noqa: S506
     files |= {f"ansible/{path}": _as_json(path, content) for path, content in _role_files()}
     files |= {f"modules/{name}": content for name, content in _packed_modules()}
     return files | {HEALTH: archive.archive()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tarfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.specifiers import SpecifierSet
 
 from provisioner.common import paths, yaml_text
@@ -100,3 +102,9 @@ def test_old_builds_leave_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(node_archive, "fingerprint", lambda number=number: f"{number:016d}")
         node_archive.build()
     assert len(list(tmp_path.glob("node-*.tar.xz"))) == len(list(tmp_path.glob("node-*.json"))) == 4
+
+
+def test_ansibles_own_settings_mean_the_same_as_json(files: dict[str, bytes]) -> None:
+    for path, loader in node_archive.SETTINGS.items():
+        file = Path(str(metadata.distribution("ansible-core").locate_file(path.removeprefix("lib/"))))
+        assert json.loads(files[path]) == yaml.load(file.read_text(), loader)
