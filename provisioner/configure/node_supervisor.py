@@ -25,8 +25,8 @@ import threading
 import time
 from typing import Any, BinaryIO, TextIO
 
-LOCK_S = 60
-"""For the worker of an earlier run to end."""
+LOCK_S = 120
+"""For the worker of an earlier run to end: longer than it lives without a sign."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """prctl(2)."""
 PACKAGE_TOOLS = (b"apt-get", b"apt", b"dpkg", b"dpkg-deb", b"update-initramfs", b"dkms")

@@ -39,7 +39,7 @@ PRIVATE = "/run/gpuprov-configure"
 COMMAND = "import sys; stdin = sys.stdin.buffer; exec(stdin.read(int(stdin.readline())))"
 START = f"/usr/bin/python3 -I -c {shlex.quote(COMMAND)}"
 AS_ROOT = f'if [ "$(id -u)" = 0 ]; then exec {START}; else exec sudo -n {START}; fi'
-ANSWER_S, UPLOAD_S = 90.0, 900.0
+ANSWER_S, UPLOAD_S = 150.0, 900.0
 """Until a node answers, the end of an earlier run included; until it has the archive."""
 DEADLINE_S = 4 * 3600
 """For the roles of one node; container images of 20 GB come over slow lines, too."""
@@ -142,7 +142,7 @@ class Streams:
             except (BrokenError, OSError, TimeoutError) as error:
                 reason = str(error) or f"no answer within {ANSWER_S:.0f} s"
                 is_ssh = isinstance(error, BrokenError) and error.is_ssh
-                if is_ssh and stream.task and attempt < TRIES:
+                if is_ssh and attempt < TRIES:
                     self._report(stream, "retry", reason)
                     continue
                 self._report(stream, "unreachable" if is_ssh else "failed", reason)

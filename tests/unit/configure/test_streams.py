@@ -311,6 +311,35 @@ def test_a_package_tool_is_not_cut_off(node: Node) -> None:
     wait_for(through.exists)
 
 
+def fake_ssh(node: Node, lost: int) -> list[str]:
+    """A program of that name that loses its first connections, and runs the command here after that."""
+    program, count = node.folder / "ssh", node.folder / "count"
+    text = f"""#!/bin/sh
+for last; do :; done
+[ "$last" = true ] && {{ echo 'ssh: connect to host here port 22: No route to host' >&2; exit 255; }}
+echo >> {count}
+[ $(wc -l < {count}) -le {lost} ] && exit 255
+exec /bin/sh -c "$last"
+"""
+    program.write_text(text)
+    program.chmod(0o755)
+    return [str(program), "here"]
+
+
+def test_a_lost_connection_is_made_again(node: Node) -> None:
+    node.has(OK)
+    lines = node.run(here=fake_ssh(node, 1))
+    assert "No route to host" in of(lines, "retry")[0]["message"]
+    assert of(lines, "done")
+
+
+def test_a_node_that_is_not_reached_is_named_with_the_words_of_ssh(node: Node) -> None:
+    node.has(OK)
+    lines = node.run(here=fake_ssh(node, streams.TRIES))
+    assert len(of(lines, "retry")) == streams.TRIES - 1
+    assert "No route to host" in of(lines, "unreachable")[0]["message"]
+
+
 @pytest.mark.parametrize(
     ("output", "reason"),
     [
