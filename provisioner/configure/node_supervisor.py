@@ -247,7 +247,8 @@ def supervise(request: dict[str, Any], stream: bytes, root: str, stdin: BinaryIO
             ended.append("no end within {} s".format(request["deadline_s"]))
             break
     status = worker.poll()
-    end_all(root)
+    if status is None or status < 0:  # what a role has left running otherwise is meant to run
+        end_all(root)
     shutil.rmtree(folder, ignore_errors=True)
     if status is None:
         return ended[0] if ended else "it did not end"
