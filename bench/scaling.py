@@ -20,11 +20,13 @@ PUSH = "\nconfigure: { push: true }\n"
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """A first `up`: seconds, and processor seconds of this machine and of its nodes together."""
+    """A first `up`: seconds, and processor seconds of this machine and of its nodes together. `roles_s`: processor
+    seconds of this machine for all roles once more, with nothing to do."""
 
     seconds: float
     control_s: float
     nodes_s: float
+    roles_s: float
 
     @property
     def total_s(self) -> float:
@@ -38,6 +40,7 @@ def measure(many: int = MANY) -> list[Promise]:
     for method in ("node", "push"):
         firsts[method], near_far[method] = _first(many, method, is_far=True)
     marginal = {method: (firsts[method].control_s - few[method].control_s) / (many - FEW) for method in firsts}
+    roles = {method: (firsts[method].roles_s - few[method].roles_s) / (many - FEW) for method in firsts}
     numbers = {
         "few": {method: _numbers(first) for method, first in few.items()},
         "many": {method: _numbers(first) for method, first in firsts.items()},
@@ -57,6 +60,11 @@ def measure(many: int = MANY) -> list[Promise]:
             f"{marginal['push']:.2f} s", marginal["node"] / marginal["push"], MARGINAL, numbers=numbers,
         ),
         Promise(
+            "of it for the roles, with nothing to do, against push", f"at most {MARGINAL:g} ×",
+            f"{roles['node']:.2f} s against {roles['push']:.2f} s", roles["node"] / roles["push"], MARGINAL,
+            numbers=numbers,
+        ),
+        Promise(
             f"processor time of all machines, first `up` of {many}, against push", f"at most {TOTAL:.1f} ×",
             f"{node.total_s:.0f} s against {push.total_s:.0f} s ({node.seconds:.0f} s and {push.seconds:.0f} s long)",
             node.total_s / push.total_s, TOTAL, numbers=numbers,
@@ -70,20 +78,21 @@ def measure(many: int = MANY) -> list[Promise]:
 
 
 def _first(count: int, method: str, *, is_far: bool = False) -> tuple[First, tuple[float, float]]:
-    """A first `up`; with `is_far` also the seconds that all roles take on these nodes, near and far."""
+    """A first `up`, and the seconds that all roles take on these nodes after it: near and, with `is_far`, far."""
     with Fleet.of_example("aws-p4d", count) as fleet:
         if method == "push":
             fleet.file.write_text(fleet.file.read_text() + PUSH)
         fleet.warm_cache()
         previous_s = _children_s()
         seconds = run(fleet.up).seconds
-        first = First(seconds, _children_s() - previous_s, _nodes_s(fleet.name))
-        near_far = (0.0, 0.0)
+        control_s, nodes_s = _children_s() - previous_s, _nodes_s(fleet.name)
+        previous_s = _children_s()
+        near_s, far_s = _roles_s(fleet, method), 0.0
+        first = First(seconds, control_s, nodes_s, _children_s() - previous_s)
         if is_far:
-            near_s = _roles_s(fleet, method)
             with far(fleet):
-                near_far = (near_s, _roles_s(fleet, method))
-    return first, near_far
+                far_s = _roles_s(fleet, method)
+    return first, (near_s, far_s)
 
 
 def _roles_s(fleet: Fleet, method: str) -> float:
@@ -116,4 +125,4 @@ def duration(text: str) -> float:
 
 
 def _numbers(first: First) -> dict[str, float]:
-    return {"seconds": first.seconds, "control_s": first.control_s, "nodes_s": first.nodes_s}
+    return {"seconds": first.seconds, "control_s": first.control_s, "nodes_s": first.nodes_s, "roles_s": first.roles_s}
