@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import imaging, judging, rendering, solving, starting, upping, verifying, watching
+from bench import imaging, judging, rendering, scaling, solving, starting, upping, verifying, watching
 from bench.measure import Failed
 from bench.promises import Promise, table
 
@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="repetitions of what is quick (default 5)")
     parser.add_argument("--cold", action="store_true", help="also `up` with nothing cached: minutes, and downloads")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/design/bench.md")
-    names = ["start", "render", "solve", "judge", "verify", "up", "image", "watch"]
+    parser.add_argument("--nodes", type=int, default=scaling.MANY, help="nodes of scale's larger fleet (default 16)")
+    names = ["start", "render", "solve", "judge", "verify", "up", "image", "watch", "scale"]
     parser.add_argument("--only", choices=names, action="append", help="only this part")
     chosen = parser.parse_args(arguments)
     parts: dict[str, Callable[[], list[Promise]]] = {
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         "up": lambda: upping.measure(cold=chosen.cold, reruns=max(1, chosen.runs // 2)),
         "image": lambda: imaging.measure(max(1, chosen.runs // 2)),
         "watch": watching.measure,
+        "scale": lambda: scaling.measure(chosen.nodes),
     }
     began, promises, failed = datetime.now(UTC), [], []
     machine = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "python": platform.python_version()}

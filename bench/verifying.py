@@ -58,7 +58,7 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
         lambda: run([*fleet.verify, "--level", "quick"]), lambda: run(bare_argv, env=environment), runs=runs
     )
     one_by_one = Timing((rival(*by_ssh, file=SAME).seconds,))
-    with _far(fleet):
+    with far(fleet):
         quick_far = Timing(tuple(run([*fleet.verify, "--level", "quick"]).seconds for _ in range(runs)))
         one_by_one_far = Timing((rival(*by_ssh, file=SAME).seconds,))
     numbers = {
@@ -94,19 +94,19 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
 
 
 @contextmanager
-def _far(fleet: Fleet) -> Iterator[None]:
+def far(fleet: Fleet) -> Iterator[None]:
     """The same nodes, AWAY_MS away: for everybody who goes by gpuprov's ssh configuration."""
     config = fleet.root / "ssh" / "config"
     original = config.read_text()
     relay = f"  ProxyCommand env PYTHONPATH={ROOT} {sys.executable} -m bench.far %h {AWAY_MS}\n"
-    far = re.sub(r"(?m)^  HostName .*\n", lambda match: match[0] + relay, original)
+    away = re.sub(r"(?m)^  HostName .*\n", lambda match: match[0] + relay, original)
     names = [node["name"] for node in json.loads((fleet.root / "nodes.json").read_text())]
     try:
-        for text in (far, original):
+        for text in (away, original):
             for name in names:  # a connection that is open stays as near as it was
                 subprocess.run(["ssh", "-F", str(config), "-O", "exit", name], capture_output=True, check=False)
             config.write_text(text)
-            if text is far:
+            if text is away:
                 yield
     finally:
         config.write_text(original)

@@ -13,6 +13,7 @@ from provisioner.common.paths import ClusterPaths, write_whole
 from provisioner.common.text import bracketed
 from provisioner.plan import roles
 from provisioner.plan.models import Plan, PlannedGroup
+from provisioner.plan.roles import prometheus
 from provisioner.rundir.fleet import Node
 from provisioner.spec.site import CloudSite
 from provisioner.stack.models import on_node
@@ -98,6 +99,42 @@ def _checks(group: PlannedGroup, plan: Plan) -> dict[str, Any]:
     )
     return {"expected": expected.to_json(), "archive": archive.digest()}
 
+
+def of_one_node(document: Mapping[str, Any], name: str, folder: str) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The inventory of one node alone, for a run on the node itself, and the files of this computer that it names: name
+    below `folder`, where they lie there, → file here. Variables of other nodes, groups and sites are left out; of those
+    that share memory over NVLink with it the node knows the addresses."""
+    children = document["all"]["children"]
+    group = next(group for group, child in children.items() if name in child["hosts"])
+    own_vars, variables = children[group]["vars"], dict(document["all"]["vars"])
+    hosts = {name: children[group]["hosts"][name]}
+    if own_vars.get("gpuprov_imex"):
+        neighbours = children[group]["hosts"].items()
+        hosts |= {other: {ADDRESS: of[ADDRESS]} for other, of in neighbours if other != name}
+    for variable, key in PARTS.items():
+        if variable in variables:
+            part = group if key == "gpuprov_group" else plain(own_vars[key])
+            variables[variable] = {at: value for at, value in variables[variable].items() if at == part}
+    if own_vars.get("gpuprov_slurm_part") != {_UNTRUSTED: "controller"} and "gpuprov_slurm" in variables:
+        is_node = own_vars.get("gpuprov_slurm_part") == {_UNTRUSTED: "node"}
+        variables["gpuprov_slurm"] = {k: variables["gpuprov_slurm"][k] for k in OF_SLURM_NODES} if is_node else {}
+    files: dict[str, Path] = {}
+    if group in variables.get("gpuprov_prometheus", {}):
+        head = dict(variables["gpuprov_prometheus"][group])
+        for key in [key for key in prometheus.PATHS if head[key] is not None]:
+            files[key] = Path(plain(head[key]))
+            head[key] = _untrusted(f"{folder}/{key}")
+        variables["gpuprov_prometheus"] = {group: head}
+    return {"all": {"children": {group: {"hosts": hosts, "vars": own_vars}}, "vars": variables}}, files
+
+
+ADDRESS = "gpuprov_private_address"
+PARTS = {
+    "gpuprov_prometheus": "gpuprov_group", "gpuprov_block_ends": "gpuprov_group", "gpuprov_mounts": "gpuprov_site",
+}  # fmt: skip
+"""Variables of all groups that have a part for each group or site → the node's own variable that chooses it."""
+OF_SLURM_NODES = ("head", "health")
+"""What of `gpuprov_slurm` a node needs that runs jobs; the rest is of the head node."""
 
 _UNTRUSTED = "__ansible_unsafe"
 """The key under which Ansible's JSON has a text that is no template, as !unsafe has it in YAML."""

@@ -285,7 +285,9 @@ def _configure(
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
         applying = frozenset(role for node in release_nodes for role in known[node.group])  # to skip a task costs, too
         these = run._replace(roles=run.roles or applying)
-        outcomes = configure(cluster.paths, release_nodes, written, run_dir, cluster.events, these)
+        outcomes = configure(
+            cluster.paths, release_nodes, written, run_dir, cluster.events, these, push=cluster.spec.configure.push
+        )
         result.outcomes |= outcomes
         for name, outcome in outcomes.items():
             result.failed.pop(name, None)

@@ -22,7 +22,7 @@ FOLDER = "/var/lib/gpuprov/before"
 UNITS = Path("/etc/systemd/system")
 OWN_FILES = ("/usr/local/lib/gpuprov-health.pyz", "/var/lib/apt/lists/gpuprov-read")
 """Files of gpuprov that no module notes; their names are nobody else's."""
-OWN_FOLDERS = ("/var/lib/gpuprov/repositories", "/var/lib/gpuprov/health")
+OWN_FOLDERS = ("/var/lib/gpuprov/repositories", "/var/lib/gpuprov/health", "/var/lib/gpuprov/worker")
 DEADLINE_S = 120
 DGX_RELEASE = "/etc/dgx-release"
 """Written by DGX OS: the version of its build and, after an update over the air, of that (seen of a DGX A100)."""

@@ -362,6 +362,16 @@ class Timeouts(Model):
     )
 
 
+class Configure(Model):
+    """How nodes are brought to the lock."""
+
+    push: bool = Field(
+        default=False,
+        title="true or false",
+        description="Run Ansible on this computer and push each task to the nodes; otherwise each node runs it itself",
+    )
+
+
 @lru_cache(maxsize=16)
 def _extended(machines: tuple[tuple[str, MachineDescription], ...]) -> Catalog:
     return catalog.load().with_described(dict(machines))
@@ -389,6 +399,7 @@ class ClusterSpec(Model):
     scheduler: Scheduler = Field(default=Scheduler(), description="What gives jobs to the nodes")
     hooks: Hooks = Field(default=Hooks(), description="How nodes are taken out of service and put back")
     timeouts: Timeouts = Field(default=Timeouts(), description="How long is waited for what")
+    configure: Configure = Field(default=Configure(), description="Where Ansible runs")
     quarantine: Quarantine = Field(
         default=Quarantine(), description="How many nodes may be out of service for their verdict"
     )

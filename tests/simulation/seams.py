@@ -446,7 +446,7 @@ class Seams:
         return Path(paths.inventory)
 
     def configure(
-        self, paths: Any, nodes: Sequence[Node], inventory: Path, *_: Any
+        self, paths: Any, nodes: Sequence[Node], inventory: Path, *_: Any, **__: Any
     ) -> dict[str, Outcome]:  # fmt: skip
         drivers = json.loads(inventory.read_text(encoding="utf-8"))["drivers"]
         outcomes = {}

@@ -135,7 +135,8 @@ class Builder:
             file = inventory.write(cluster.paths, [node], plan, variables, {self.group: role_stamps})
             cluster.events("configure", "started", f"installing on {node.name}", total=1)
             half = drift.Pass(half="install")
-            refuse_failures(configure(cluster.paths, [node], file, run_dir, cluster.events, half), run_dir)
+            push = cluster.spec.configure.push
+            refuse_failures(configure(cluster.paths, [node], file, run_dir, cluster.events, half, push=push), run_dir)
             bundle = self._look(node, releases)
             self._prove(bundle, drift.desired_state(plan, plan.group(self.group), role_stamps, ()), node.name)
         return _installed(bundle, role_stamps)

@@ -68,9 +68,10 @@ NOT_SCANNED = (
     "/proc", "/sys", "/dev", "/run", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/snap", "/usr",
     "/lost+found", "/etc/ssl/certs", "/etc/alternatives", "/etc/gpuprov-sandbox", "/var/lib/dpkg", "/var/lib/apt",
     "/var/lib/dkms", "/var/lib/docker/overlay2", "/var/lib/docker/image", "/var/lib/containerd", "/var/cache/apt",
-    "/var/cache/man", "/var/cache/gpuprov-compiled", "/var/log/journal",
+    "/var/cache/man", "/var/cache/gpuprov-compiled", "/var/log/journal", "/var/lib/gpuprov/worker",
 )  # fmt: skip
-"""Packages' own files, which test keys are among, and layers of container images, which are known by their digests."""
+"""Packages' own files and gpuprov's archive of Ansible, which test keys are among, and layers of container images,
+which are known by their digests."""
 ALSO_SCANNED = ("/usr/local",)
 MOST = 20
 """Places in one file that are worth telling."""

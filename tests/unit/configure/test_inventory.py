@@ -86,3 +86,63 @@ def test_exporters_listen_on_all_addresses_of_a_machine_of_ones_own(paths: Clust
     written = inventory.write(paths, [node], hosts, {}, {hosts.groups[0].name: {}})
     row = inventory.plain(json.loads(written.read_text())["all"])["children"][hosts.groups[0].name]["hosts"]["train-0"]
     assert (row["gpuprov_listen_address"], row["gpuprov_private_address"]) == ("", "gpu01.lab")
+
+
+def one_node(name: str = "train-0", *, group: dict[str, Any] | None = None, **variables: Any) -> Any:
+    """What `name` gets of three nodes in two groups, and its files."""
+    group_vars = {"gpuprov_group": "train", "gpuprov_site": "west", **(group or {})}
+    hosts = {
+        n: {"gpuprov_node": n, "gpuprov_private_address": f"10.0.0.{i}"} for i, n in enumerate(("train-0", "train-1"))
+    }
+    head = {"hosts": {"head-0": {"gpuprov_node": "head-0"}}, "vars": {"gpuprov_group": "head", "gpuprov_site": "west"}}
+    children = {"train": {"hosts": hosts, "vars": group_vars}, "head": head}
+    full = {"all": {"children": inventory._untrusted(children), "vars": inventory._untrusted(variables)}}
+    previous = json.dumps(full)
+    node_document, files = inventory.of_one_node(full, name, "/run/x")
+    assert json.dumps(full) == previous
+    return inventory.plain(node_document["all"]), files
+
+
+def test_a_node_is_given_nothing_of_others() -> None:
+    node_document, files = one_node(
+        gpuprov_registry="mirror:5000",
+        gpuprov_mounts={"west": ["a"], "east": ["b"]},
+        gpuprov_block_ends={"train": "2026-01-01T00:00:00Z", "head": "x"},
+        gpuprov_prometheus={"head": {"archive": "/here/head.tar", "receivers": "/here/secrets.yml"}},
+        gpuprov_slurm={"head": "10.0.0.9", "health": {}, "files": {"slurmdbd.conf": "s"}, "watch": "w"},
+    )
+    assert (list(node_document["children"]), list(node_document["children"]["train"]["hosts"]), files) == (
+        ["train"],
+        ["train-0"],
+        {},
+    )
+    assert node_document["vars"] == {
+        "gpuprov_registry": "mirror:5000", "gpuprov_mounts": {"west": ["a"]}, "gpuprov_prometheus": {},
+        "gpuprov_block_ends": {"train": "2026-01-01T00:00:00Z"}, "gpuprov_slurm": {},
+    }  # fmt: skip
+
+
+def test_a_head_node_is_given_its_files() -> None:
+    settings = {"archive": "/here/head.tar", "receivers": "/here/secrets.yml", "sha256": "s"}
+    node_document, files = one_node("head-0", gpuprov_prometheus={"head": settings, "other": settings})
+    assert files == {"archive": Path("/here/head.tar"), "receivers": Path("/here/secrets.yml")}
+    head = {"archive": "/run/x/archive", "receivers": "/run/x/receivers", "sha256": "s"}
+    assert node_document["vars"]["gpuprov_prometheus"] == {"head": head}
+    assert one_node("head-0", gpuprov_prometheus={"head": {**settings, "receivers": None}})[1].keys() == {"archive"}
+
+
+@pytest.mark.parametrize(
+    ("part", "keys"), [("node", {"head", "health"}), ("controller", {"head", "health", "files", "watch"}), ("", set())]
+)
+def test_of_slurm_a_node_is_given_its_part(part: str, keys: set[str]) -> None:
+    slurm = {"head": "10.0.0.9", "health": {}, "files": {}, "watch": None}
+    node_document, _ = one_node(group={"gpuprov_slurm_part": part}, gpuprov_slurm=slurm)
+    assert node_document["vars"]["gpuprov_slurm"].keys() == keys
+
+
+def test_nodes_that_share_memory_know_each_others_addresses_and_no_more() -> None:
+    node_document, _ = one_node(group={"gpuprov_imex": True})
+    assert node_document["children"]["train"]["hosts"] == {
+        "train-0": {"gpuprov_node": "train-0", "gpuprov_private_address": "10.0.0.0"},
+        "train-1": {"gpuprov_private_address": "10.0.0.1"},
+    }

@@ -49,7 +49,7 @@ class Worker:
     def run(self, *tags: str) -> dict[str, Outcome]:
         events = Events(self.events.append)
         inventory = self.paths.root / "inventory.yml"
-        return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)))
+        return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)), push=True)
 
 
 def split_limit(argument: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_ten_thousand_nodes_fit_into_the_arguments_of_ansible(tmp_path: Path, mo
     names = [f"training-{number}" for number in range(10_000)]
     assert sum(len(name) + 1 for name in names) > 128 << 10
     nodes = [Node(name, "training", "here", "p4d.24xlarge", name, "", "203.0.113.7", "10.0.0.7") for name in names]
-    run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events())
+    run.configure(worker.paths, nodes, worker.paths.inventory, worker.run_dir, Events(), push=True)
     assert worker.limit() == names
     assert not worker.request["keep_events"], "a file for each of them would be a million"
     assert max(len(str(value)) for value in worker.request.values()) < 4 << 10
@@ -157,3 +157,91 @@ def test_each_call_of_a_run_has_a_folder_of_its_own(worker: Worker) -> None:
     worker.run()
     worker.run()
     assert {path.name for path in worker.run_dir.iterdir()} == {"ansible", "ansible-2"}
+
+
+class Remote(Worker):
+    """Stands for provisioner.configure.streams, and for the worker of a push after it: `pushed` are its lines."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, monkeypatch)
+        self.pushed: list[dict[str, Any]] = []
+        self.pushed_status = 0
+        self.requests: dict[str, Any] = {}
+
+    def follow(self, argv: list[str], on_line: Callable[[str], None], *, stdin_text: str, **__: Any) -> Any:
+        module = argv[-1].rpartition(".")[2]
+        self.requests[module] = json.loads(stdin_text)
+        for line in self.lines if module == "streams" else self.pushed:
+            on_line(json.dumps(line))
+        status = self.status if module == "streams" else self.pushed_status
+        return SimpleNamespace(status=status, complaints=[self.complaints])
+
+    def go(self, run_pass: Pass = Pass()) -> dict[str, Outcome]:  # noqa: B008 - a tuple
+        events = Events(self.events.append)
+        return run.configure(self.paths, NODES, self.paths.inventory, self.run_dir, events, run_pass)
+
+    def choices(self) -> list[str]:
+        return [event.message for event in self.events if event.data.get("method")]
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
+    return Remote(tmp_path, monkeypatch)
+
+
+def test_nodes_run_the_roles_themselves(remote: Remote) -> None:
+    for name in ("train-0", "train-1"):
+        remote.tells("ok", name, "base : Do it", changed=True)
+        remote.tells("done", name)
+    assert remote.go(Pass(frozenset({"base"}), "install")) == dict.fromkeys(("train-0", "train-1"), Outcome(1, 1))
+    assert remote.choices() == ["train: Ansible runs on 2 nodes"]
+    request = remote.requests["streams"]
+    assert (list(remote.requests), list(request["nodes"])) == (["streams"], ["train-0", "train-1"])
+    assert (request["kwargs"]["tags"], request["kwargs"]["skip_tags"]) == ("base", "configure")
+
+
+def test_a_node_that_cannot_is_pushed_and_the_reason_is_told(remote: Remote) -> None:
+    remote.tells("done", "train-0")
+    remote.tells("unable", "train-1", message="Python 3.10.12 is older than 3.11, which ansible-core needs")
+    remote.pushed = [{"event": "ok", "host": "train-1", "task": "base : Do it"}]
+    assert remote.go() == {"train-0": Outcome(), "train-1": Outcome(1)}
+    assert split_limit(remote.requests["worker"]["limit"]) == ["train-1"]
+    assert remote.choices()[1] == ("train: push to 1 node: Python 3.10.12 is older than 3.11, which ansible-core needs")
+
+
+def test_what_a_node_said_before_it_is_pushed_does_not_count(remote: Remote) -> None:
+    """A reboot comes in the middle of the roles."""
+    remote.tells("ok", "train-0", "base : Do it", changed=True)
+    for name in ("train-0", "train-1"):
+        remote.tells("unable", name, message="it has to be rebooted")
+    remote.pushed = [{"event": "failed", "host": "train-0", "task": "base : Do it", "message": "x"}]
+    remote.pushed_status = 2
+    assert remote.go() == {"train-0": Outcome(failed=["base : Do it: x"]), "train-1": Outcome()}
+
+
+def test_a_node_without_a_result_has_failed(remote: Remote) -> None:
+    remote.tells("ok", "train-0", "base : Do it")
+    remote.tells("done", "train-1")
+    assert remote.go()["train-0"].failed == ["Run Ansible on the node: no result"]
+
+
+def test_streams_that_crash_are_no_success_though_a_node_failed(remote: Remote) -> None:
+    remote.tells("failed", "train-0", "base : Do it", "x")
+    remote.status, remote.complaints = 1, "Traceback (most recent call last):\nMemoryError"
+    with pytest.raises(ConfigureError, match="MemoryError"):
+        remote.go()
+
+
+def test_push_is_what_cluster_yaml_says(remote: Remote) -> None:
+    run.configure(remote.paths, NODES, remote.paths.inventory, remote.run_dir, Events(remote.events.append), push=True)
+    assert list(remote.requests) == ["worker"]
+    assert remote.choices() == ["train: push to 2 nodes: cluster.yaml has configure.push"]
+
+
+def test_this_very_machine_is_pushed_to(remote: Remote) -> None:
+    private_dir(remote.paths.ssh)
+    (remote.paths.ssh / "local").write_text("train-0\n")
+    remote.tells("done", "train-1")
+    remote.go()
+    assert list(remote.requests["streams"]["nodes"]) == ["train-1"]
+    assert split_limit(remote.requests["worker"]["limit"]) == ["train-0"]

@@ -100,7 +100,9 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         test_world.inventories.append(([node.name for node in nodes], str(plan.groups[0].stack.driver)))
         return Path("inventory.yml")
 
-    def configure(_: Any, nodes: Sequence[Node], __: Any, ___: Any, ____: Any, run: Pass) -> dict[str, Outcome]:
+    def configure(
+        _: Any, nodes: Sequence[Node], __: Any, ___: Any, ____: Any, run: Pass, **_____: Any
+    ) -> dict[str, Outcome]:
         test_world.runs.append(([node.name for node in nodes], run))
         rows = {node.name: test_world.failing.get(node.name, []) for node in nodes}
         return {name: Outcome(failed=row.pop(0) if row else []) for name, row in rows.items()}

@@ -155,7 +155,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         test_world.driver = str(plan.groups[0].stack.driver)
         return Path("inventory.yml")
 
-    def configure(_: Any, nodes: Sequence[Node], *__: Any, tags: Collection[str] = ()) -> dict[str, Outcome]:
+    def configure(_: Any, nodes: Sequence[Node], *__: Any, **___: Any) -> dict[str, Outcome]:
         for node in nodes:
             test_world.configured.append(node.name)
             if node.name not in test_world.stubborn | test_world.unreachable:

@@ -125,7 +125,7 @@ def role_variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         patch.setattr(
             run.paths, "data", lambda name, real_data=paths.data: copied if name == "ansible" else real_data(name)
         )
-        outcomes = run.configure(cluster, [node], file, private_dir(cluster.root / "run"), Events())
+        outcomes = run.configure(cluster, [node], file, private_dir(cluster.root / "run"), Events(), push=True)
     assert outcomes["train-0"].failed == []
     values_by_role = {}
     for event in cluster.root.glob("run/ansible/artifacts/*/job_events/*.json"):
