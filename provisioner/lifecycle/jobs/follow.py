@@ -126,11 +126,11 @@ class Lines:
 
     def add(self, piece: bytes) -> list[str]:
         """What can be shown now; a line of more than LINE bytes in pieces."""
-        *whole, self.unfinished = (self.unfinished + piece).split(b"\n")
-        lines = [text.removesuffix(b"\r").rpartition(b"\r")[2] for text in whole]
-        states, has_states, rest = self.unfinished.rpartition(b"\r")
-        if has_states and rest:
-            self.unfinished = rest
+        *complete, self.unfinished = (self.unfinished + piece).split(b"\n")
+        lines = [text.removesuffix(b"\r").rpartition(b"\r")[2] for text in complete]
+        states, has_states, remaining = self.unfinished.rpartition(b"\r")
+        if has_states and remaining:
+            self.unfinished = remaining
             if self._clock() >= self._displayed + PROGRESS_S:
                 self._displayed = self._clock()
                 lines.append(states.rpartition(b"\r")[2])

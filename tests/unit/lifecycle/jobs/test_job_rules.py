@@ -128,11 +128,11 @@ def test_lines_come_whole_however_they_arrive() -> None:
 
 
 def test_of_a_progress_bar_a_state_is_shown_now_and_then() -> None:
-    now = [0.0]
-    lines = follow.Lines(lambda: now[0])
+    clock = [0.0]
+    lines = follow.Lines(lambda: clock[0])
     assert lines.add(b" 1 %\r 2 %") == [" 1 %"]
     assert lines.add(b"\r 3 %\r 4 %") == []
-    now[0] += follow.PROGRESS_S
+    clock[0] += follow.PROGRESS_S
     assert lines.add(b"\r 5 %\r 6 %") == [" 5 %"]
     assert lines.add(b"\r100 %\nended\n") == ["100 %", "ended"]
 
