@@ -66,9 +66,9 @@ REMOVED = (
 KEPT = re.compile(r"^/tmp/\.(X11|ICE|XIM|font|Test)-unix$|^/(var/)?tmp/systemd-private-")
 NOT_SCANNED = (
     "/proc", "/sys", "/dev", "/run", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/snap", "/usr",
-    "/lost+found", "/etc/ssl/certs", "/etc/alternatives", "/etc/gpuprov-sandbox", "/opt/gpuprov-sandbox", "/var/lib/dpkg",
-    "/var/lib/apt", "/var/lib/dkms", "/var/lib/docker/overlay2", "/var/lib/docker/image", "/var/lib/containerd", "/var/cache/apt",
-    "/var/cache/man", "/var/cache/gpuprov-compiled", "/var/log/journal",
+    "/lost+found", "/etc/ssl/certs", "/etc/alternatives", "/etc/gpuprov-sandbox", "/opt/gpuprov-sandbox",
+    "/var/lib/dpkg", "/var/lib/apt", "/var/lib/dkms", "/var/lib/docker/overlay2", "/var/lib/docker/image",
+    "/var/lib/containerd", "/var/cache/apt", "/var/cache/man", "/var/cache/gpuprov-compiled", "/var/log/journal",
 )  # fmt: skip
 """Packages' own files, which test keys are among, and layers of container images, which are known by their digests."""
 ALSO_SCANNED = ("/usr/local",)
