@@ -64,7 +64,7 @@ def _pip(target: Path, version: str, arguments: Sequence[str]) -> None:
         "--python-version", PYTHON, "--only-binary=:all:", *arguments, f"torch=={version}", "numpy",
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
         raise GpuprovError(f"pip did not end within {DEADLINE_S:.0f} s", where="pip") from None
     if done.returncode:

@@ -125,7 +125,7 @@ def test_a_killed_rank_ends_all_and_the_next_run_goes_on(fleet: SandboxCluster) 
     assert job.wait() == 1, job.text
     row = row_of(fleet, job.id)
     assert (row["state"], row["nodes"], row["missing"]) == ("failed", ["train-0", "train-1"], [])
-    assert row["reason"].startswith("train-1: the container ended"), row
+    assert "the container ended with exit status 1" in row["reason"], row  # the other rank's error may come first
     assert containers_of(fleet, "train-0") == containers_of(fleet, "train-1") == ""
     resumed = fleet.run("run", fleet.file, "ddp", "--", *TINY, "--steps", "1")
     assert resumed_after(resumed.stdout) >= 10, resumed.stdout

@@ -33,7 +33,7 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S,
-            check=False, text=True,
+            check=False, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{command[0]}: {error}") from error
@@ -46,7 +46,7 @@ def unit(job_id: str) -> str:
 def load(path: str) -> dict[str, Any]:
     """A JSON object of a file; empty where there is none."""
     try:
-        with open(path) as stream:
+        with open(path, encoding="utf-8") as stream:
             document = json.load(stream)
     except (OSError, ValueError):
         return {}
@@ -146,7 +146,7 @@ def start(job: dict[str, Any], program: str) -> dict[str, Any]:
 
 def image_row(pull: str) -> dict[str, Any]:
     try:
-        with open(IMAGES) as stream:
+        with open(IMAGES, encoding="utf-8") as stream:
             rows = json.load(stream)
         matches = [row for row in rows if row["pull"] == pull and isinstance(row["docker_run"], list)]
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def image_row(pull: str) -> dict[str, Any]:
 
 def write(path: str, text: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as stream:
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
 
 

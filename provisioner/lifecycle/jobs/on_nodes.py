@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from provisioner.common import bounded
 from provisioner.common.errors import GpuprovError
 from provisioner.common.text import printable
 from provisioner.output.job import JobState
@@ -96,18 +98,38 @@ def send_all(cluster: Cluster, nodes: Sequence[Node], archive: Path, job_id: str
     def send(node: Node) -> str:
         argv = ssh.argv(cluster.paths, node.name)
         with archive.open("rb") as content:
-            try:
-                done = subprocess.run(
-                    [*argv, command], stdin=content, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SEND_S,
-                    check=False, start_new_session=True,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return f"the folder was not sent within {SEND_S:.0f} s"
-        output = str(printable(done.stdout.decode("utf-8", "replace").strip()))[-500:]
-        if ssh_failure.is_own(argv, done.returncode):
+            status, output = _run_with(content, [*argv, command])
+        if status is None:
+            return f"the folder was not sent within {SEND_S:.0f} s"
+        if ssh_failure.is_own(argv, status):
             return f"ssh fails: {ssh_failure.explain(argv, output)}"
-        return f"the folder was not unpacked: {output or f'exit status {done.returncode}'}" if done.returncode else ""
+        return f"the folder was not unpacked: {output or f'exit status {status}'}" if status else ""
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         answers = dict(zip([node.name for node in nodes], pool.map(send, nodes), strict=True))
     return {name: reason for name, reason in answers.items() if reason}
+
+
+def _run_with(content: IO[bytes], argv: Sequence[str]) -> tuple[int | None, str]:
+    """Run a command with a file as its standard input: its exit status, None after SEND_S seconds, and the end of what
+    it prints."""
+    child = subprocess.Popen(
+        list(argv), stdin=content, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    assert child.stdout is not None
+    tail, is_late = bounded.Tail(500), threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        child.kill()
+
+    timer = threading.Timer(SEND_S, end)
+    timer.start()
+    try:
+        while piece := child.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+            tail.add(piece)
+        status = child.wait()
+    finally:
+        timer.cancel()
+        child.kill()
+    return None if is_late.is_set() else status, str(printable(tail.text().strip()))

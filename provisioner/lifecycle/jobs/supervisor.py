@@ -213,7 +213,9 @@ class Container:
     def __init__(self, job: Json, folder: str, log: Log, ended: Callable[[int], None]) -> None:
         self._job, self._log, self._ended = job, log, ended
         self._stopping = threading.Event()
-        with open(os.open(folder + "/environment", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        with open(
+            os.open(folder + "/environment", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as stream:
             stream.writelines("{}={}\n".format(*item) for item in environment(job).items())
         self._child = subprocess.Popen(
             docker_command(job, folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -266,7 +268,7 @@ class Container:
         for folder in glob.glob("/proc/[0-9]*"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid = os.path.basename(folder)
-                with open(folder + "/stat") as stream:
+                with open(folder + "/stat", encoding="utf-8") as stream:
                     parents[pid] = stream.read().rpartition(")")[2].split()[1]
                 with open(folder + "/environ", "rb") as stream:
                     if b"LOCAL_RANK=" in stream.read():
@@ -288,7 +290,13 @@ def call(*command: str, seconds: float = ANSWER_S) -> str:
     """What a command prints; nothing where it fails or does not end."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -503,7 +511,7 @@ class Supervisor:
 
     def _reason_of_stop(self) -> str:
         """Who has asked for it; systemd stops the unit at a shutdown, too."""
-        with contextlib.suppress(OSError), open(self._folder + "/stop") as stream:
+        with contextlib.suppress(OSError), open(self._folder + "/stop", encoding="utf-8") as stream:
             return stream.read().strip()
         return f"{self._name} shuts down"
 
@@ -567,7 +575,7 @@ class Supervisor:
             self._begin_stop({"state": "stopped", "status": STOPPED, "reason": "its Slurm job has ended"})
             return
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            with open(INTERRUPTION) as stream:
+            with open(INTERRUPTION, encoding="utf-8") as stream:
                 notice = json.load(stream).get("notice")
             if notice:
                 reason = "the cloud takes {} away: {} at {}".format(
@@ -611,14 +619,14 @@ class Supervisor:
 def write(path: str, document: Json) -> None:
     """Whole or not at all."""
     fresh = path + ".new"
-    with open(fresh, "w") as stream:
+    with open(fresh, "w", encoding="utf-8") as stream:
         json.dump(document, stream)
     os.replace(fresh, path)
 
 
 def main(folder: str) -> None:
     """Run the job of a folder; its outcome goes into status.json."""
-    with open(folder + "/job.json") as stream:
+    with open(folder + "/job.json", encoding="utf-8") as stream:
         job = json.load(stream)
     status = {"began": time.time(), "pid": os.getpid()}
     write(folder + "/status.json", status)
