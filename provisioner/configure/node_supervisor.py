@@ -62,7 +62,7 @@ def unable(request: dict[str, Any]) -> str:
 
 def locked(path: str) -> TextIO:
     """The open file of the lock. Raises FailedError where another run keeps it."""
-    handle = open(path, "a")  # noqa: SIM115 - held to the end
+    handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 - held to the end
     until = time.monotonic() + LOCK_S
     while True:
         try:
