@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from provisioner.workloads.recipe import Recipe
 
 LOST_STATUS = 1
-STOPPED = 143
-"""As of a job that was stopped (supervisor.py)."""
 START_S = 120.0
 """Seconds from Slurm's start of a job until its nodes know it."""
 
@@ -132,6 +130,7 @@ def _recipe(name: str | None, arguments: Sequence[str], folder: Path) -> tuple[R
 def _wait_in_queue(cluster: Cluster, job_id: str, number: str, *, detach: bool, json_: bool) -> None:
     """Follow a job that Slurm has, from its time in the queue on. Ctrl-C cancels it."""
     from provisioner.lifecycle.jobs import follow, slurm_submit
+    from provisioner.lifecycle.jobs.supervisor import STOPPED
 
     hint = typed("run", cluster.file, sandbox=cluster.sandbox, names=["--logs", job_id])
     if detach:

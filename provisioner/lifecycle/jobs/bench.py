@@ -16,7 +16,7 @@ from provisioner.common.text import significant
 from provisioner.lifecycle.jobs import choose, follow
 from provisioner.lifecycle.jobs import start as starting
 from provisioner.lifecycle.jobs.follow import Follower
-from provisioner.lifecycle.jobs.on_nodes import ROOT
+from provisioner.lifecycle.jobs.on_node import ROOT
 from provisioner.lifecycle.jobs.start import Options, Started
 from provisioner.lifecycle.quarantine.book import utc_timestamp
 from provisioner.output.bench import BenchOutput, BenchPublished, BenchRun, Scale

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provisioner.common.errors import GpuprovError
+from provisioner.common.suggest import did_you_mean
 from provisioner.common.text import printable
 from provisioner.lifecycle.jobs import on_nodes
-from provisioner.lifecycle.jobs.on_nodes import ROOT, NodeJob
+from provisioner.lifecycle.jobs.on_node import ROOT
+from provisioner.lifecycle.jobs.on_nodes import NodeJob
 from provisioner.output.job import JobRow
 from provisioner.rundir.fleet import Node
 from provisioner.transport import ssh
@@ -28,7 +30,6 @@ OTHERS_S = 30.0
 LOOK_S = 0.1
 LINE = 1 << 16
 """Bytes of a line that are printed in one piece."""
-STATES = ("completed", "stopped", "failed", "lost")
 Show = Callable[[str, str], None]
 """Gets node and line."""
 
@@ -218,8 +219,6 @@ def find(cluster: Cluster, job_id: str, wait_s: float = 0.0) -> tuple[JobRow, li
             break
         time.sleep(1.0)
     if not known:
-        from provisioner.common.suggest import did_you_mean
-
         ids = sorted({job.id for jobs in by_node.values() for job in jobs})
         hint = did_you_mean(job_id, ids) or f"`gpuprov run {cluster.typed_file} --list` has all jobs"
         extra = f"; {', '.join(silent)} did not answer" if silent else ""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner.common import bounded
 from provisioner.common.errors import GpuprovError
 from provisioner.common.text import printable
+from provisioner.lifecycle.jobs.on_node import ROOT
 from provisioner.output.job import JobState
 from provisioner.rundir.fleet import PARALLEL, Node
 from provisioner.transport import root_program, ssh, ssh_failure
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 ASK_S, START_S = 60.0, 180.0
 SEND_S = 900.0
 """Seconds for the folder of a job: 256 MiB over a slow uplink."""
-ROOT = "/var/lib/gpuprov/jobs"
 
 
 class NodeJob(BaseModel):
