@@ -6,7 +6,6 @@ verdict: whatever killed a run or emptied the controller, nodes in service are t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,13 @@ from provisioner.common import paths
 from provisioner.common.errors import GpuprovError, LockedError
 from provisioner.common.levels import LEVELS
 from provisioner.common.text import counted
+from provisioner.lifecycle.jobs.waiting import CHANGES_MACHINE, until_ended
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.rundir.fleet import PARALLEL, Node
 from provisioner.rundir.release import Ledger
 from provisioner.scheduler import on_head, slurm_files
-from provisioner.transport import process, root_program
+from provisioner.transport import root_program
 
 if TYPE_CHECKING:
     from provisioner.common.events import Stage
@@ -32,12 +32,8 @@ ASK_S, JOIN_S = 90.0, 300.0
 """Seconds for one answer of the head node, and until a node has started slurmd."""
 REGISTER_S = 60.0
 """Seconds until a slurmd that was started has answered slurmctld."""
-POLL_S = 5.0
-"""Between two questions whether jobs have ended."""
 MARKER = "/var/lib/gpuprov/slurm-in-service"
 """Role slurm_node's slurm_node_in_service."""
-CHANGES_MACHINE = ("up", "upgrade", "replace", "maintain")
-"""Actions before which the jobs of a node must have ended: its machine changes, or goes."""
 ENDS_MACHINE = ("up", "replace")
 """Actions with which the queue of a head node ends, too."""
 FUTURE = "from __future__ import annotations\n"
@@ -217,24 +213,18 @@ def _join_source() -> str:
 
 def _await_jobs(cluster: Cluster, stage: Stage, head: Node, names: Sequence[str], deadline_s: float) -> dict[str, str]:
     """Wait until no job has these nodes. Gives node → which jobs still run."""
-    until = time.monotonic() + deadline_s
-    waiting, is_told = list(names), False
-    while waiting:
-        process.refuse_stopped()
+
+    def running(waiting: Sequence[str]) -> Mapping[str, Sequence[str]]:
         try:
-            jobs = _ask(cluster, head, {"do": "jobs", "nodes": waiting}).get("jobs", {})
+            jobs: Mapping[str, Sequence[str]] = _ask(cluster, head, {"do": "jobs", "nodes": waiting}).get("jobs", {})
         except GpuprovError as error:
-            return dict.fromkeys(waiting, f"Slurm on {head.name}: {error.message}")
-        waiting = [name for name in waiting if name in jobs]
-        if waiting and time.monotonic() > until:
-            return {name: f"job {', '.join(jobs[name][:3])} still runs after {deadline_s:g} s" for name in waiting}
-        if waiting and not is_told:
-            message = f"waiting for the jobs of {counted(len(waiting), 'node')} to end"
-            cluster.events(stage, "progress", message, until=time.time() + deadline_s)
-            is_told = True
-        if waiting:
-            time.sleep(POLL_S)
-    return {}
+            raise GpuprovError(f"Slurm on {head.name}: {error.message}") from None
+        return jobs
+
+    def message(jobs: Mapping[str, Sequence[str]]) -> str:
+        return f"waiting for the jobs of {counted(len(jobs), 'node')} to end"
+
+    return until_ended(cluster, stage, names, running, message, deadline_s)
 
 
 def _states(cluster: Cluster, head: Node, deadline_s: float = ASK_S) -> dict[str, dict[str, Any]]:
